@@ -56,12 +56,13 @@ def serve(
         if _is_all_here(loaded):
             loaded = with_free_ports(loaded)
             ports.enter_context(held(endpoints(loaded)))
+        # Functions that the file names are looked for beside it, here and in all processes.
+        os.environ["PYTHONPATH"] = python_path(config)
         # Missing models are reported here, in one line, and not by a process far away.
         registry(loaded)
         peeks(loaded)
         # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        os.environ["PYTHONPATH"] = python_path(config)
         _serve(loaded)
 
 

@@ -10,6 +10,7 @@ from fermata.router.core.admission import Admission, StreamAdmission
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Request
+from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.replacement import Successor
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import Outbox, Source
@@ -58,6 +59,8 @@ class RouterConfig:
     moves: bool = False
     """Applications come here and leave for other routers, as the control plane says. Until then
     those are here that backends hold."""
+    pipelines: Mapping[str, Pipeline] = field(default_factory=dict)
+    """By name; applications of their stages are numbered as above."""
 
 
 @dataclass(slots=True)

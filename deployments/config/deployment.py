@@ -32,6 +32,7 @@ from fermata.deployments.config.backend_groups import (
 )
 from fermata.deployments.config.base import Positive, Section
 from fermata.deployments.config.observability import LogsConfig, TracesConfig
+from fermata.deployments.config.pipelines import PipelineConfig, check_pipelines, with_stages
 from fermata.deployments.config.scaling import AutoscalerConfig, EpochsConfig
 from fermata.deployments.config.security import (
     CertificateConfig,
@@ -260,6 +261,8 @@ class DeploymentConfig(Section):
     """Names the router actor; two deployments on one cluster need two names."""
     applications: Applications
     """The applications to serve."""
+    pipelines: list[PipelineConfig] = []
+    """Applications in a row or a tree, under one deadline."""
     frontend: FrontendConfig = FrontendConfig()
     """Processes that clients talk to."""
     backend: BackendConfig = BackendConfig()
@@ -293,7 +296,13 @@ class DeploymentConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _counted(cls, data: object) -> object:
-        return counted(data) if isinstance(data, dict) else data
+        staged = with_stages(data)
+        return counted(staged) if isinstance(staged, dict) else staged
+
+    @model_validator(mode="after")
+    def _pipelines(self) -> "DeploymentConfig":
+        check_pipelines(self)
+        return self
 
     @model_validator(mode="after")
     def _groups(self) -> "DeploymentConfig":
@@ -366,6 +375,7 @@ class DeploymentConfig(Section):
                 if names.count(name) > 1:
                     raise ValueError(f"two {kind}s are named {name!r}; rename one")
         known = {each.name for each in self.applications}
+        known |= {each.name for each in self.pipelines}
         for tenant in self.tenants:
             if strange := set(tenant.applications) - known:
                 raise ValueError(f"tenant {tenant.name}: application {min(strange)!r} is unknown")

@@ -8,6 +8,7 @@ from fermata.applications.reader import router_names
 from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
+from fermata.deployments.config.pipelines import STAGES, graph_of
 from fermata.deployments.config.served.environments import environment_of
 from fermata.deployments.config.served.inputs import (
     check_input,
@@ -32,10 +33,13 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile, slowed
 from fermata.router.assembly import RouterConfig
+from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.policies.auto import AUTO, FIXED
 from fermata.router.policies.catalog import check_sizes
 from fermata.router.policies.sneakpeek.classes import Classes
 
+HELD = (AUTO, FIXED, STAGES)
+"""Policies that hold requests for company."""
 Profiles = Mapping[str, Profile]
 """By variant."""
 
@@ -96,7 +100,26 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
         moves=epochs_between(config) is not None,
         fair_shares=config.router.fair_shares,
         shared_backends=config.shares_backends,
+        pipelines=_pipelines(config, profiles),
     )
+
+
+def _pipelines(config: DeploymentConfig, profiles: Profiles) -> dict[str, Pipeline]:
+    """The pipelines by name; refuses an SLO that no query can meet."""
+    found: dict[str, Pipeline] = {}
+    for each in config.pipelines:
+        graph = found[each.name] = graph_of(each, config.served)
+        needed_ns = graph.longest_ns(lambda number: _fastest_ns(config, profiles, number))[0]
+        if needed_ns > graph.slo_ns:
+            raise ConfigError(
+                f"slo_ms={each.slo_ms:g} of pipeline {each.name} is below {needed_ns / 1e6:.3g} "
+                "ms, the run times of its stages at batch 1; raise it"
+            )
+    return found
+
+
+def _fastest_ns(config: DeploymentConfig, profiles: Profiles, number: int) -> int:
+    return min(profiles[each.name].latency_ns(1) for each in config.served[number].variants)
 
 
 def is_scaled(config: DeploymentConfig) -> bool:
@@ -109,7 +132,7 @@ def presets(policy: str, scaled: bool = False) -> dict[str, str]:
 
     A fixed fleet holds requests only while that raises goodput; a scaled one is there to be used.
     """
-    return {"hold": "deferred" if scaled else "auto"} if policy in (AUTO, FIXED) else {}
+    return {"hold": "deferred" if scaled else "auto"} if policy in HELD else {}
 
 
 def _application(

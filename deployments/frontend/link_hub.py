@@ -34,6 +34,7 @@ from fermata.router.links.messages import (
     Evidence,
     Fetch,
     FleetStatus,
+    HandedOn,
     Hello,
     InputSizeAdvice,
     Message,
@@ -230,7 +231,7 @@ class LinkHub:
 
     def to_router(
         self,
-        message: Submit | Cancel | Evidence | Place | ClientNetworkReport | Truth,
+        message: Submit | Cancel | Evidence | Place | ClientNetworkReport | Truth | HandedOn,
         home: int | None = None,
     ) -> None:
         if home is None:
@@ -242,7 +243,7 @@ class LinkHub:
             link.send(message)
 
     def _homes_for(
-        self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport | Truth
+        self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport | Truth | HandedOn
     ) -> tuple[int, ...]:
         """Sub-clusters that a message is about."""
         if len(self.homes) == 1:
@@ -251,7 +252,7 @@ class LinkHub:
         if isinstance(message, ClientNetworkReport):
             home = homes.pick(message.application, message.client)
             return () if home < 0 else (home,)
-        if not isinstance(message, Cancel | Evidence):
+        if not isinstance(message, Cancel | Evidence | HandedOn):
             return homes.of(message.application)
         entry = self.table.entries.get(message.rid)
         return () if entry is None or entry.home < 0 else (entry.home,)

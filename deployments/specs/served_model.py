@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from fermata.applications.server_options import BoxOptions
 from fermata.applications.shapes import in_bucket
+from fermata.deployments.specs.pipelines import ServedPipeline
 from fermata.foundation.errors import ConfigError
 
 Reader = Callable[[bytes], npt.NDArray[Any]]
@@ -136,6 +137,8 @@ class ServedModel:
     """Largest sizes of its shape buckets, rising; empty: it has none."""
     bucket_rows: tuple[int, ...] = ()
     """Rows that one batch takes, in each of these."""
+    pipeline: ServedPipeline | None = None
+    """Set if its requests are queries. Its input is then that of the first stage."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -157,6 +160,9 @@ class ServedModel:
         return self.name if version in ("", self.versions[-1]) else f"{self.name}@{version}"
 
     def applications(self, version: str) -> tuple[str, ...]:
-        """The router's names for a version: each shape bucket is an application of its own."""
+        """The router's names for a version: each shape bucket is an application of its own, and a
+        pipeline has those of its stages."""
+        if self.pipeline is not None:
+            return tuple(dict.fromkeys(each.application for each in self.pipeline.stages))
         name = self.application(version)
         return tuple(in_bucket(name, bucket) for bucket in self.buckets) or (name,)

@@ -66,6 +66,9 @@ class Admission:
         """The reason to refuse this request, or None."""
         return None
 
+    def let_in(self, now_ns: int, request: Request) -> None:
+        """Count a request that was let in elsewhere, with the query that it is a part of."""
+
     def superseded(self, request: Request) -> Request | None:
         """The queued request whose place this one takes."""
         return None

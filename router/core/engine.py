@@ -127,8 +127,8 @@ class Engine:
             source.desk.refresh(now_ns, source, lanes)
 
     def on_requests(self, now_ns: int, requests: Sequence[Request]) -> None:
-        """Requests of one application that come together: none of them is offered before all are
-        there. None is kept apart, or asks for variants."""
+        """Requests of one application that come together, and were let in with their query: none
+        of them is offered before all are there. None is kept apart, or asks for variants."""
         application = requests[0].application
         source, admission = self.sources[application], self.admissions[application]
         changed: dict[int, None] = {}
@@ -138,8 +138,9 @@ class Engine:
             assert request.apart is None
             assert request.allowed is None
             self.outbox.queued[request.rid] = request
-            if admission is None or self._admit(now_ns, request, admission):
-                changed.update(dict.fromkeys(source.on_request(now_ns, request)))
+            if admission is not None:
+                admission.let_in(now_ns, request)
+            changed.update(dict.fromkeys(source.on_request(now_ns, request)))
         source.desk.refresh(now_ns, source, tuple(changed))
 
     def on_refused(self, now_ns: int, request: Request) -> None:

@@ -80,7 +80,7 @@ class FairAdmission(Admission):
         """How long it may wait for a backend then."""
         self.look_at_ns = 0
 
-    def admit(self, now_ns: int, request: Request) -> str | None:
+    def admit(self, now_ns: int, request: Request, always: bool = False) -> str | None:
         pool = self.source.pool
         if now_ns >= self.look_at_ns:
             self._look(now_ns, request.application)
@@ -89,7 +89,7 @@ class FairAdmission(Admission):
         if self.began_at_ns != pool.began_at_ns:
             self._rescale(pool)
         given = request.rows * self.cost_ns / pool.rules.memory_ns * pool.scale
-        if pool.backends > 0 and not self._fits(pool, request):
+        if pool.backends > 0 and not always and not self._fits(pool, request):
             pool.refused += 1
             pool.missed += given
             if self.slack_ns > pool.sojourn_ns:
@@ -103,6 +103,9 @@ class FairAdmission(Admission):
             self.urgent[party] = self.urgent.get(party, 0.0) + given
         self.on_queued(request)
         return None
+
+    def let_in(self, now_ns: int, request: Request) -> None:
+        self.admit(now_ns, request, always=True)
 
     def _fits(self, pool: Pool, request: Request) -> bool:
         room = self.wide * self.weight * pool.headroom(self.alone) - self.used

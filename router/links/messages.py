@@ -118,6 +118,27 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     node."""
     sequence: tuple[int, bool, bool] | None = None
     """(key, start, end) of its step in a sequence whose state a backend keeps; None: alone."""
+    part: "QueryPart | None" = None
+    """Its part in a query that the router knows, or will know; None: it stands alone."""
+
+
+class QueryPart(msgspec.Struct, array_like=True, frozen=True):
+    """A request's part in a query; told once, when it is first submitted."""
+
+    pipeline: str
+    stage: int = 0
+    """Place among the pipeline's stages."""
+    parent: int = -1
+    """The request whose result it is made of, or that the join waited for last; -1: it begins the
+    query, which has its id."""
+
+
+class HandedOn(msgspec.Struct, tag=17, array_like=True, frozen=True):
+    """The result of a query's part has been taken up: what is made of it was submitted before."""
+
+    rid: int
+    lost: str = ""
+    """Reason why there is no result, where the answer may be partial."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
@@ -457,7 +478,9 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
 
 
 OfLinks = Hello | Challenge | Proof | Heartbeat | Goodbye
-FrontendToRouter = Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats | Truth
+FrontendToRouter = (
+    Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats | Truth | HandedOn
+)
 RouterToFrontend = (
     Dropped
     | Unavailable

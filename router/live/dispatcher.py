@@ -16,6 +16,7 @@ from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer, SentBatch
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
+from fermata.router.live.queries import LiveQueries
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.telemetry.meters import Meters
 
@@ -31,6 +32,7 @@ class BatchDispatcher:
         meters: Meters,
         notifier: FrontendNotifier,
         supervisor: BackendSupervisor,
+        queries: LiveQueries | None = None,
     ) -> None:
         self.built = built
         self.engine = built.engine
@@ -39,6 +41,7 @@ class BatchDispatcher:
         self.meters = meters
         self.notifier = notifier
         self.supervisor = supervisor
+        self.queries = queries
 
     def dispatch(self, now_ns: int, number: int, batch: Batch) -> None:
         """Order a backend to run a batch."""
@@ -114,6 +117,8 @@ class BatchDispatcher:
         spoilt = [each for each in spoilt if each not in left_out]
         if spoilt or (done.failed and batch.retry is not None):
             fleet.separation.on_error(now_ns, spoilt or batch.requests)
+        if self.queries is not None and ran:
+            self.queries.on_batch(now_ns, batch, (*left_out, *spoilt))
         self.engine.on_done(
             now_ns, number, done.run_ns, size, done.failed, left_out, spoilt, done.error
         )

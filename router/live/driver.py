@@ -38,6 +38,7 @@ from fermata.router.links.messages import (
     EndSequence,
     Evidence,
     FrontendStats,
+    HandedOn,
     Hello,
     LoadVariant,
     Message,
@@ -55,6 +56,7 @@ from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.policy_change import PolicySet, change_policies
 from fermata.router.live.precise_timer import PreciseTimer
+from fermata.router.live.queries import LiveQueries
 from fermata.router.live.subprocess_worker import Failed, Then, Work, run_now
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.policies.auto import notes
@@ -111,8 +113,10 @@ class LiveRouter:
         """By application: error of the last computation, until one succeeds."""
         self.notifier = FrontendNotifier(built, self.fleet, self.clients)
         self.supervisor = BackendSupervisor(built, self.fleet, self.notifier)
+        self.queries = LiveQueries(built, self.fleet, self._refuse) if config.pipelines else None
+        """None where there are no pipelines."""
         self.dispatcher = BatchDispatcher(
-            built, self.fleet, self.lead, self.meters, self.notifier, self.supervisor
+            built, self.fleet, self.lead, self.meters, self.notifier, self.supervisor, self.queries
         )
         self.vacating: dict[int, LinkPeer] = {}
         """Backends that are to go once their sequences have ended."""
@@ -148,6 +152,8 @@ class LiveRouter:
             self.notifier.on_frontend_down(number)
             self.meters.on_gone(role, number)
             queued = self.engine.outbox.queued
+            if self.queries is not None:
+                self.queries.on_frontend_down(now_ns, number)
             for rid in [rid for rid in queued if rid >> RID_BITS == number]:
                 self.engine.on_cancel(now_ns, rid)
         elif role == "backend" and self.fleet.spares.take(link) is not None:
@@ -177,7 +183,11 @@ class LiveRouter:
                 if isinstance(message, Submit):
                     self._submit(now_ns, link, message)
                 elif isinstance(message, Cancel):
+                    if self.queries is not None:
+                        self.queries.on_cancel(now_ns, message.rid)
                     self.engine.on_cancel(now_ns, message.rid)
+                elif isinstance(message, HandedOn):
+                    self._hand_on(now_ns, link, message)
                 elif isinstance(message, ClientNetworkReport):
                     self.clients.on_report(now_ns, link, message)
                 elif isinstance(message, Evidence):
@@ -227,6 +237,8 @@ class LiveRouter:
             return
         if self.fleet.in_flight.note_resubmission(rid):
             return
+        if submit.part is not None and self._submit_part(now_ns, link, submit):
+            return
         if self.supervisor.quarantine.is_quarantined(now_ns, application):
             unread = submit.payload is not None
             self.fleet.send(link, Dropped(rid, DropReason.QUARANTINED, unread=unread))
@@ -256,6 +268,28 @@ class LiveRouter:
             self._refuse(now_ns, request)
         else:
             self.engine.on_request(now_ns, request)
+
+    def _submit_part(self, now_ns: int, link: LinkPeer, submit: Submit) -> bool:
+        """Take a request that is part of a query, or begins one; false where no such pipeline is
+        known here, and it stands alone."""
+        queries, quarantine = self.queries, self.supervisor.quarantine
+        if queries is None:
+            return False
+        if any(quarantine.is_quarantined(now_ns, each) for each in queries.stages_of(submit)):
+            unread = submit.payload is not None
+            self.fleet.send(link, Dropped(submit.rid, DropReason.QUARANTINED, unread=unread))
+            return True
+        known = queries.on_submit(now_ns, submit)
+        if known:
+            application = self.built.applications[submit.application]
+            self.meters.applications[application].received += 1
+        return known
+
+    def _hand_on(self, now_ns: int, link: LinkPeer, message: HandedOn) -> None:
+        queries = self.queries
+        if queries is not None and not queries.on_handed_on(now_ns, link, message):
+            self.strays += 1
+            link.close(CloseCode.MALFORMED, f"{message.rid} was handed on to other stages")
 
     def _hand_back(self, link: LinkPeer, submit: Submit) -> None:
         """Refuse a request of an application that is not served here; where it has another home,
@@ -459,6 +493,8 @@ class LiveRouter:
             elif isinstance(effect, Drop):
                 self.meters.on_drop(now_ns, effect)
                 self.notifier.on_drop(now_ns, effect)
+                if self.queries is not None:
+                    self.queries.on_drop(now_ns, effect)
                 if effect.reason == DropReason.LATE:
                     self.lead.on_late(now_ns, effect.request)
             elif isinstance(effect, Answer):

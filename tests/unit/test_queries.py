@@ -3,12 +3,27 @@
 from query_world import QueryWorld
 
 from fermata.foundation.units import ms
+from fermata.router.core.admission import Admission
+from fermata.router.core.events import DropReason, Request
 from fermata.router.core.queries.budgets import StageBudget, fit
 from fermata.router.core.queries.flow import QueryRules
 from fermata.router.core.queries.pipeline import FanOut, Pipeline, Stage, visits
 
 CHAIN = Pipeline((Stage(0, (1,)), Stage(1)), ms(100))
 TREE = Pipeline((Stage(0, (1, 2)), Stage(1, (3,)), Stage(2, (3,)), Stage(3, join=True)), ms(200))
+
+
+class Refusing(Admission):
+    """Refuses every request that asks, and counts those that were let in elsewhere."""
+
+    def __init__(self) -> None:
+        self.let_in_count = 0
+
+    def admit(self, now_ns: int, request: Request) -> str | None:
+        return DropReason.SHED
+
+    def let_in(self, now_ns: int, request: Request) -> None:
+        self.let_in_count += 1
 
 
 def test_a_query_ends_when_its_last_stage_has() -> None:
@@ -164,3 +179,32 @@ def test_the_share_falls_while_queries_are_lost_after_they_have_cost_time() -> N
     flow.good, flow.refused = 4, 1
     flow.learn(ms(200), world.table.rules)
     assert flow.share > before * (1.0 - world.table.rules.shrink_max)
+
+
+def test_joins_after_joins_are_due_one_after_the_other() -> None:
+    row = (Stage(0, (1,)), Stage(1, (2,), join=True), Stage(2, join=True))
+    pipeline = Pipeline(row, ms(100))
+    assert pipeline.due_joins([0, 0, 0], [1, 0, 0]) == [1]
+    assert pipeline.due_joins([0, 1, 0], [1, 0, 0]) == []
+    assert pipeline.due_joins([0, 0, 0], [1, 1, 0]) == [2]
+
+
+def test_requests_of_a_query_pass_no_second_door() -> None:
+    world = QueryWorld([CHAIN], fan_out=lambda stage, edge: 3)
+    refusing = Refusing()
+    world.engine.admissions = [refusing, refusing]
+    world.engine.admits = True
+    world.send(0, ms(100))
+    world.advance(ms(100))
+    assert world.ends == {0: ["good"]}
+    assert refusing.let_in_count == 4
+
+
+def test_a_lead_leaves_earlier_stages_less_time() -> None:
+    world = QueryWorld([CHAIN])
+    for budget in world.table.budgets.values():
+        budget.lead_ns = ms(2)
+    query = world.send(0, ms(100))
+    run_ns = world.table.budgets[1].plan_ns[world.table.budgets[1].size]
+    deadline_ns, _ = world.table.dates(0, query, 0)
+    assert deadline_ns == ms(100) - run_ns - ms(2)

@@ -15,6 +15,7 @@ from fermata.deployments.config.served.inputs import (
     shared_signature,
     side_of,
 )
+from fermata.deployments.config.served.pipelines import served_pipelines
 from fermata.deployments.config.served.sequences import has_sequences, with_sequences
 from fermata.deployments.config.served.shapes import with_buckets
 from fermata.deployments.config.served.signature import boxes_of, told_outputs
@@ -50,7 +51,7 @@ def registry(config: DeploymentConfig) -> Registry:
             rows = [rows_max(part, policy) for part in bucketed((application,))]
         later = decodes_later(config, application)
         found.append(with_buckets(replace(model, decoded_later=later), application, rows))
-    return Registry.of(found)
+    return Registry.of([*found, *served_pipelines(config, found)])
 
 
 def rows_max(application: Application, policy: str) -> int:

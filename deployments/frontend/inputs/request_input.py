@@ -183,9 +183,9 @@ class RequestInput:
         spec = self.payload_spec()
         out: Array = np.frombuffer(view, DTYPES[spec.datatype]).reshape(spec.shape)
         if model.sides:
-            out[...] = self._pixels(pixels_max)
+            out[...] = self.pixels(pixels_max)
         elif model.image is not None:
-            write(fit(self._pixels(pixels_max), model.image), model.image, out)
+            write(fit(self.pixels(pixels_max), model.image), model.image, out)
         else:
             assert model.read is not None
             try:
@@ -195,7 +195,8 @@ class RequestInput:
             assert made.shape == out.shape, f"{model.name} read {made.shape}, not {out.shape}"
             out[...] = made
 
-    def _pixels(self, pixels_max: int) -> Pixels:
+    def pixels(self, pixels_max: int) -> Pixels:
+        """The client's picture, decoded; BadRequestError where it is broken or too large."""
         tensor = self.tensor
         if tensor.datatype == "BYTES":
             return decode(split_bytes(tensor.data)[0], pixels_max)

@@ -1,11 +1,8 @@
 """Response messages from outcomes."""
 
-from dataclasses import replace
-
 import numpy as np
 from msgspec import structs
 
-from fermata.applications.server_options import BoxOptions
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import (
@@ -13,12 +10,11 @@ from fermata.clients.wire.open_inference_pb2 import (
     ModelInferResponse,
     ModelStreamInferResponse,
 )
-from fermata.clients.wire.tensors import FLOATS, RawTensor, from_array, join_bytes, to_array
+from fermata.clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.own_pixels import in_own_pixels
 from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.models.pictures.boxes import Placement, in_frame
-from fermata.deployments.specs.served_model import ImageSpec, ServedModel
 from fermata.router.links.messages import InputSizeAdvice, Result
 
 INFER_RESPONSE_TAG = b"\x12"
@@ -30,8 +26,6 @@ KEY_TAG, VALUE_TAG, INT64_TAG = b"\x0a", b"\x12", b"\x10"
 TEMPLATES_MAX = 64
 """Kept of one stream: there is one for each variant and shape of outputs."""
 
-OutputTensor = tuple[str, str, tuple[int, ...], bytes]
-"""Name, datatype, shape and data."""
 Key = tuple[str, str, str, bool, tuple[tuple[str, str, tuple[int, ...]], ...]]
 
 
@@ -115,38 +109,9 @@ def _checked(request: ParsedRequest, result: Result) -> Result:
                 f"ask for one of {', '.join(sorted(given))}"
             )
     model, frame = request.model, request.input.frame
-    if model.boxes is None or model.image is None or not frame[0]:
+    if model.boxes is None or model.pipeline is not None or not frame[0]:
         return result
-    tensors = _own_pixels(model, model.boxes, model.image, result, frame)
-    return structs.replace(result, tensors=tensors)
-
-
-def _own_pixels(
-    model: ServedModel, boxes: BoxOptions, image: ImageSpec, result: Result, frame: tuple[int, int]
-) -> tuple[OutputTensor, ...]:
-    """The outputs of a detector, its boxes in pixels of the client's frame."""
-    names = [name for name, *_ in result.tensors]
-    if boxes.output not in names:
-        raise BadRequestError(
-            f"model {model.name!r} gave no output {boxes.output!r}: set boxes.output of its entry "
-            f"to one of {', '.join(names)}"
-        )
-    side = model.sides.get(result.variant)
-    shown_as = image if side is None else replace(image, height=side, width=side)
-    placement = Placement.of(shown_as, frame)
-    found: list[OutputTensor] = []
-    for name, datatype, shape, data in result.tensors:
-        if name == boxes.output:
-            raw = to_array(RawTensor(name, datatype, shape, data))
-            try:
-                data = bytes(from_array(name, in_frame(raw, boxes, placement), datatype).data)
-            except ValueError as error:
-                raise BadRequestError(
-                    f"output {name!r} of model {model.name!r} holds no boxes: {error}; correct "
-                    "boxes of its entry"
-                ) from None
-        found.append((name, datatype, shape, data))
-    return tuple(found)
+    return structs.replace(result, tensors=in_own_pixels(model, result, frame))
 
 
 def _fill(

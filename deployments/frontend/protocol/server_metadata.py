@@ -144,7 +144,8 @@ def statistics(
     """Counts of this frontend since its start; other frontends have their own."""
     response = pb.ModelStatisticsResponse()
     for model, version in models:
-        found = counts.together(model.applications(version))
+        alone = model.pipeline is None
+        found = counts.together(model.applications(version) if alone else (model.name,))
         served, refused = found.served, sum(found.refused.values())
         stats = response.model_stats.add(
             name=model.name,

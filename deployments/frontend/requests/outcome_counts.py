@@ -2,11 +2,20 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from fermata.deployments.frontend.requests.pending_request import PendingRequest
 from fermata.deployments.specs.outcomes import GOOD, LATE
 from fermata.router.links.messages import Answered, Result
 from fermata.router.telemetry.histogram import LATENCY_NS, Histogram
+
+
+class Counted(Protocol):
+    """A request, or a query, that has ended with a result."""
+
+    application: str
+    tenant: int
+    arrived_at_ns: int
+    deadline_ns: int
 
 
 class Batches:
@@ -121,7 +130,7 @@ class OutcomeCounts:
         refused[reason] = refused.get(reason, 0) + 1
         self.count_tenant(tenant, reason)
 
-    def serve(self, now_ns: int, request: PendingRequest, result: Result) -> None:
+    def serve(self, now_ns: int, request: Counted, result: Result) -> None:
         counts = self.of(request.application)
         if now_ns <= request.deadline_ns:
             counts.good += 1

@@ -5,7 +5,45 @@ from dataclasses import dataclass
 from fermata.deployments.frontend.outcomes import Outcome
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import SequenceStep
-from fermata.router.links.messages import Cancel, Payload, Submit
+from fermata.router.links.messages import Cancel, Payload, QueryPart, Submit
+
+
+class QueryBond:
+    """What a router knows of a query. Once that router is gone, its parts stand alone."""
+
+    __slots__ = ("is_known", "pipeline", "told")
+
+    def __init__(self, pipeline: str, is_known: bool = True) -> None:
+        self.pipeline = pipeline
+        self.is_known = is_known
+        """The router keeps the query, or will: parts are told as such."""
+        self.told = False
+        """It has been told of the query."""
+
+    def loosen(self) -> None:
+        """The link to the router has ended, or another one leads."""
+        self.is_known = self.is_known and not self.told
+
+
+class PartTicket:
+    """A request's part in a query."""
+
+    __slots__ = ("bond", "parent", "stage", "told")
+
+    def __init__(self, bond: QueryBond, stage: int = 0, parent: int = -1) -> None:
+        self.bond = bond
+        self.stage = stage
+        self.parent = parent
+        """Request whose result it is made of; -1: it begins the query."""
+        self.told = False
+
+    def tell(self) -> QueryPart | None:
+        """Its part as a router is told, once: when it comes again, the router knows it by its id,
+        or knows nothing of the query."""
+        if self.told or not self.bond.is_known:
+            return None
+        self.told = self.bond.told = True
+        return QueryPart(self.bond.pipeline, self.stage, self.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +71,8 @@ class RequestTerms:
     """Places that it takes in a batch."""
     sequence: SequenceStep | None = None
     """Its part in a sequence; None: it stands alone."""
+    part: PartTicket | None = None
+    """Its part in a query; None: it stands alone."""
 
 
 class PendingRequest:
@@ -48,6 +88,7 @@ class PendingRequest:
         "expires_at_ns",
         "fetched_by",
         "home",
+        "part",
         "payload",
         "pinned",
         "placed",
@@ -78,6 +119,7 @@ class PendingRequest:
         self.size_bytes = terms.size_bytes
         self.rows = terms.rows
         self.sequence = terms.sequence
+        self.part = terms.part
         self.arrived_at_ns = now_ns
         self.deadline_ns = deadline_ns
         self.expires_at_ns = expires_at_ns

@@ -27,6 +27,8 @@ from fermata.deployments.frontend.requests.pending_request import (
     ToBackend,
     ToRouter,
 )
+from fermata.deployments.frontend.requests.queries.driver_means import DriverMeans
+from fermata.deployments.frontend.requests.queries.query_requests import QueryRequests
 from fermata.deployments.frontend.requests.sequences import SequenceRequests
 from fermata.deployments.frontend.requests.stall_detector import StallDetector
 from fermata.deployments.frontend.requests.table import RequestTable
@@ -45,6 +47,7 @@ from fermata.router.links.messages import (
     Estimated,
     Evidence,
     Fetch,
+    HandedOn,
     InputSizeAdvice,
     Payload,
     Result,
@@ -75,7 +78,7 @@ class MessageSender(Protocol):
 
     def to_router(
         self,
-        message: Submit | Cancel | Evidence | ClientNetworkReport | Truth,
+        message: Submit | Cancel | Evidence | ClientNetworkReport | Truth | HandedOn,
         home: int | None = None,
     ) -> None:
         """To the router of this sub-cluster; None: of those that the message is about."""
@@ -112,11 +115,12 @@ class RequestDriver:
         self.stall_detector = StallDetector(self.loop, clock)
         # Not at once: an answer may come while the table is being read.
         self.parts = SplitRequests(
-            self._begin_part, lambda rid: self.loop.call_soon(self.cancel, rid)
+            self.begin_part, lambda rid: self.loop.call_soon(self.cancel, rid)
         )
         self.sequences = SequenceRequests(
-            self._begin_part, self._refuse, self.clock, self.loop.call_soon
+            self.begin_part, self._refuse, self.clock, self.loop.call_soon
         )
+        self.queries = QueryRequests(DriverMeans(self))
         self.waiters: dict[int, OnAnswer] = {}
         self.advice = SizeAdvice(self.limits.advice_max)
         self.takes_truths = False
@@ -142,11 +146,13 @@ class RequestDriver:
             return self._refuse(request, refusal)
         if request.terms.sequence is not None:
             return self.sequences.open(now_ns, request, on_answer)
+        if request.model.pipeline is not None:
+            return self.queries.open(now_ns, request, on_answer)
         if request.input.rows > 1 and request.is_split:
             return self.parts.open(now_ns, request, on_answer)
         return self._begin(now_ns, request, on_answer)
 
-    def _begin_part(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
+    def begin_part(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         # A part may be small enough to be looked at, where all of them together were not.
         refusal = self._input_refusal(part)
         if refusal is not None:
@@ -257,6 +263,8 @@ class RequestDriver:
 
     def cancel(self, rid: int) -> None:
         """Its client has left."""
+        if self.queries.queries and self.queries.cancel(rid):
+            return
         if rid < 0:
             rid = self.sequences.cancel(rid)
         for each in self.parts.forget(rid) or (rid,):
@@ -270,10 +278,12 @@ class RequestDriver:
         self.takes_truths = takes_places
         # Observers hear of a batch by what its backend asks for.
         self.table.tells_places = takes_places and self.observer is None
+        self.queries.loosen(takes_places)
         self.table.on_router_up(self.clock(), term, home)
         self.pump()
 
     def on_router_down(self, home: int = 0) -> None:
+        self.queries.loosen(self.queries.router_takes)
         self.table.on_router_down(self.clock(), home)
         self.pump()
 
@@ -372,7 +382,7 @@ class RequestDriver:
 
     def close(self) -> None:
         """Cancel every open request; no method may be called afterwards."""
-        for rid in list(self.waiters):
+        for rid in [*self.queries.queries, *self.waiters]:
             self.cancel(rid)
         self.stall_detector.close()
         if self._timer is not None:

@@ -417,6 +417,7 @@ class RequestTable:
                     entry.rows,
                     entry.tell_place() if self.tells_places else None,
                     None if entry.sequence is None else _step_of(entry.sequence),
+                    None if entry.part is None else entry.part.tell(),
                 ),
                 entry.home,
             )

@@ -13,7 +13,7 @@ STEP: Final = 8
 class StageBudget:
     """The target batch of one application, and the time that it takes of a query's."""
 
-    __slots__ = ("makers", "plan_ns", "rps", "size", "turns")
+    __slots__ = ("lead_ns", "makers", "plan_ns", "rps", "size", "turns")
 
     def __init__(self, plan_ns: Sequence[int], rps: float = 0.0, turns: int = 1) -> None:
         self.plan_ns = plan_ns
@@ -25,13 +25,15 @@ class StageBudget:
         batch is full, and finds a backend."""
         self.size = 1
         """The target batch."""
+        self.lead_ns = 0
+        """Time beside the run: to reach a backend, and to hand results on to the next stage."""
         self.makers: list[tuple[StageBudget, float]] = []
         """Stages whose results come here, each with the requests that one result makes."""
 
     @property
     def run_ns(self) -> int:
-        """Planned run time of the target batch."""
-        return self.plan_ns[self.size]
+        """Planned run time of the target batch, and the lead."""
+        return self.plan_ns[self.size] + self.lead_ns
 
     @property
     def each_ns(self) -> float:
@@ -53,7 +55,7 @@ class StageBudget:
         """Time from a request's arrival to its end in a batch of that size."""
         if self.turns > 1:
             return self.turns * self.plan_ns[size]
-        return self.plan_ns[size] + self._fill_ns(size)
+        return self.plan_ns[size] + self._fill_ns(size) + self.lead_ns
 
     def next_size(self) -> int:
         """The next larger batch to try; the same where there is none."""

@@ -46,6 +46,17 @@ class Pipeline:
         """Every application that runs some stage of it."""
         return frozenset(stage.application for stage in self.stages)
 
+    def due_joins(self, open_: Sequence[int], ended: Sequence[int]) -> list[int]:
+        """Joins that nothing is awaited for, and that have not begun; both by stage: requests that
+        have not ended, and those that have."""
+        found: list[int] = []
+        for place in self.joins:
+            before = self.before[place]
+            due = not open_[place] and not ended[place] and before.isdisjoint(found)
+            if due and not any(open_[each] for each in before):
+                found.append(place)
+        return found
+
     def longest_ns(self, needs_ns: Callable[[int], int]) -> list[int]:
         """By stage: the longest way from there to the end, where applications need so long."""
         found = [0] * len(self.stages)

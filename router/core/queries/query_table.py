@@ -53,7 +53,7 @@ class Query:
 class Part:
     """One request of a query."""
 
-    __slots__ = ("made_at_ns", "parent", "query", "rid", "stage")
+    __slots__ = ("made_at_ns", "parent", "query", "ran_at_ns", "rid", "stage")
 
     def __init__(self, rid: int, query: Query, stage: int, parent: int, made_at_ns: int) -> None:
         self.rid = rid
@@ -62,6 +62,8 @@ class Part:
         self.stage = stage
         self.parent = parent
         """The request whose result it is made of; -1: the query itself, or a join."""
+        self.ran_at_ns = 0
+        """When its batch ended, where what follows it is told later; 0: it has not."""
 
 
 class QueryTable:
@@ -83,6 +85,7 @@ class QueryTable:
         self.engine = engine
         self.rules = rules
         self.new_rid = new_rid
+        self.serving = serving
         self.flows = [Flow(each, rules.share_first) for each in pipelines]
         self.budgets = {
             application: StageBudget(engine.costs.of(serving[application]).plan_ns)
@@ -181,11 +184,8 @@ class QueryTable:
     def _go_on(self, now_ns: int, query: Query, made: dict[int, list[Request]]) -> None:
         """Run the joins that nothing is awaited for; end the query where nothing is left."""
         pipeline = self.flows[query.pipeline].pipeline
-        for place in pipeline.joins:
-            before = pipeline.before[place]
-            due = not query.open[place] and not query.ended[place]
-            if due and not any(query.open[each] for each in before):
-                self._make(now_ns, query, place, 1, -1, made)
+        for place in pipeline.due_joins(query.open, query.ended) if pipeline.joins else ():
+            self._make(now_ns, query, place, 1, -1, made)
         if not query.parts:
             in_time = now_ns <= query.deadline_ns
             self._end(now_ns, query, GOOD if in_time else DropReason.LATE)
@@ -206,12 +206,16 @@ class QueryTable:
         query.open[place] += count
         flow.open[place] += count
         for _ in range(count):
-            rid = self.new_rid()
-            request = Request(rid, application, now_ns, deadline_ns)
+            request = self.new_request(application, now_ns, deadline_ns)
+            rid = request.rid
             request.start_by_ns = start_by_ns
             self.parts[rid] = Part(rid, query, place, parent, now_ns)
             query.parts.add(rid)
             made.setdefault(application, []).append(request)
+
+    def new_request(self, application: int, now_ns: int, deadline_ns: int) -> Request:
+        """A request of a stage; drivers with more to say of it have their own."""
+        return Request(self.new_rid(), application, now_ns, deadline_ns)
 
     def _close(self, part: Part) -> None:
         del self.parts[part.rid]
@@ -284,8 +288,9 @@ class QueryTable:
         """Choose the target batches anew, and tell the sources."""
         rules, budgets = self.rules, self.budgets
         self.plan_at_ns = now_ns + rules.plan_ns
-        for budget in budgets.values():
+        for application, budget in budgets.items():
             budget.rps, budget.makers = 0.0, []
+            budget.plan_ns = self.engine.costs.of(self.serving[application]).plan_ns
         for flow in self.flows:
             flow.demand(budgets)
         fit(

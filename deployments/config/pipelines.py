@@ -1,0 +1,229 @@
+"""Pipelines of a deployment: stages, edges and transforms, checked as far as names go."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from fermata.applications.application import Application
+from fermata.deployments.config.base import Fraction, Positive, Section
+from fermata.foundation.units import ms
+from fermata.router.core.queries.pipeline import Pipeline, Stage
+
+if TYPE_CHECKING:
+    from fermata.deployments.config.deployment import DeploymentConfig
+
+STAGES = "stages"
+"""Policy of stages that name none."""
+
+
+class CropConfig(Section):
+    """Boxes that are cut out of the picture, each one input of the next stage."""
+
+    classes: list[str | int] = []
+    """Names or numbers of the classes to cut out; empty: all."""
+    score_min: Fraction = 0
+    """Boxes below it are left out."""
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    """So many boxes of the highest scores; absent: all."""
+    scores: str = "scores"
+    """Output with a score for each box; where there is none, the fifth number of a box."""
+    numbers: str = "classes"
+    """Output with the class of each box; where there is none, the sixth number of a box."""
+
+
+class RowsConfig(Section):
+    """Rows of an output, each one input of the next stage."""
+
+    output: str = ""
+    """Output whose rows are taken; empty: the only one."""
+    scores: str = ""
+    """Output with a score for each row; empty: rows have none, and come in their order."""
+    score_min: Fraction = 0
+    """Rows below it are left out."""
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    """So many rows of the highest scores; absent: all."""
+
+
+class TransformConfig(Section):
+    """How inputs are made of a result: one of these. A text alone is `keep`, or `function` where it
+    has a colon."""
+
+    keep: Literal["output", "input"] | None = None
+    """`output`: the result as it is. `input`: what the stage before was given."""
+    function: str = ""
+    """A function of yours, `module:function`; see docs/pipelines.md."""
+    crop: CropConfig | None = None
+    """Boxes of a detector, cut out of its picture; the next stage fits them to its input."""
+    filter: RowsConfig | None = None
+    """Rows of an output."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text(cls, data: object) -> object:
+        if isinstance(data, str):
+            return {"function" if ":" in data else "keep": data}
+        return data
+
+    @model_validator(mode="after")
+    def _one(self) -> "TransformConfig":
+        given = [each for each in (self.keep, self.function, self.crop, self.filter) if each]
+        if len(given) != 1:
+            raise ValueError("give one of keep, function, crop and filter")
+        if self.function and ":" not in self.function:
+            raise ValueError(f"function={self.function!r} must be module:function")
+        return self
+
+
+class StageConfig(Section):
+    """A stage of a pipeline."""
+
+    application: str
+    """Application that runs it. Pipelines and direct requests may share it."""
+    name: str = ""
+    """Name in answers; empty: that of its application."""
+    after: str | list[str] | None = None
+    """Stage, or stages, whose results it gets; absent: the one above."""
+    transform: TransformConfig = TransformConfig(keep="output")
+    """Makes its inputs of a result; unless set, they are the result as it is."""
+    join: bool = False
+    """It runs once for a query, when everything before it has ended."""
+    classes: Annotated[int, Field(ge=1)] | None = None
+    """The answer names so many best classes of its first output, in place of that output."""
+
+    @property
+    def called(self) -> str:
+        return self.name or self.application
+
+
+class PipelineConfig(Section):
+    """Several applications under one deadline; see docs/pipelines.md."""
+
+    name: str
+    """Clients send requests to it, as to an application."""
+    slo_ms: Positive
+    """From a query's arrival to its answer, all stages included."""
+    partial: bool = False
+    """A part that is lost leaves a gap in the answer. Otherwise the whole query is lost."""
+    stages: Annotated[list[StageConfig], Field(min_length=1)]
+    """In order: queries enter at the first one."""
+
+
+def with_stages(data: object) -> object:
+    """The same file, where applications that run stages have the policy for it."""
+    if not isinstance(data, dict):
+        return data
+    applications, pipelines = data.get("applications"), data.get("pipelines")
+    if not isinstance(pipelines, list) or not isinstance(applications, list | tuple):
+        return data
+    named = {_key(stage, "application") for each in pipelines for stage in _stages(each)}
+    changed = [_with_policy(each) if _key(each, "name") in named else each for each in applications]
+    return {**data, "applications": type(applications)(changed)}
+
+
+def _stages(pipeline: object) -> list[object]:
+    found = _key(pipeline, "stages")
+    return found if isinstance(found, list) else []
+
+
+def _key(row: object, key: str) -> object:
+    return row.get(key) if isinstance(row, dict) else getattr(row, key, None)
+
+
+def _with_policy(row: object) -> object:
+    if isinstance(row, Application):
+        return row if row.policy else replace(row, policy=STAGES)
+    if isinstance(row, dict) and not {"policy", "policy_options"} & row.keys():
+        return {**row, "policy": STAGES}
+    return row
+
+
+def check_pipelines(config: "DeploymentConfig") -> None:
+    """Refuse graphs that name what is not there, and stages that no pipeline can have."""
+    taken = {each.name for each in config.applications}
+    for pipeline in config.pipelines:
+        where = f"pipeline {pipeline.name!r}"
+        if pipeline.name in taken:
+            raise ValueError(f"{where}: two pipelines or applications have this name; rename one")
+        taken.add(pipeline.name)
+        if config.sub_clusters.several:
+            count = config.sub_clusters.count
+            raise ValueError(f"{where}: its stages need one router; sub_clusters.count={count}")
+        _check_stages(where, pipeline.stages, config.applications)
+
+
+def _check_stages(
+    where: str, stages: Sequence[StageConfig], applications: Sequence[Application]
+) -> None:
+    known = {each.name: each for each in applications}
+    names: list[str] = []
+    for place, stage in enumerate(stages):
+        at = f"{where}: stage {stage.called!r}"
+        if stage.application not in known:
+            options = ", ".join(sorted(known))
+            raise ValueError(
+                f"{at}: application {stage.application!r} is unknown; one of {options}"
+            )
+        if stage.called in names:
+            raise ValueError(f"{at} is there twice; give one of them a name")
+        _check_edges(at, stage, place, names)
+        _check_application(at, known[stage.application])
+        names.append(stage.called)
+
+
+def _check_edges(at: str, stage: StageConfig, place: int, above: Sequence[str]) -> None:
+    if place == 0:
+        for key in ("after", "join", "transform"):
+            if getattr(stage, key) != StageConfig.model_fields[key].default:
+                raise ValueError(f"{at}: {key} must be absent; queries enter at the first stage")
+        return
+    before = after_of(stage, above)
+    if not before:
+        raise ValueError(f"{at}: after is empty; name the stages whose results it gets")
+    for name in before:
+        if name not in above:
+            raise ValueError(
+                f"{at}: after={name!r} names no stage above it; stages stand behind those whose "
+                "results they get"
+            )
+    how = stage.transform
+    if stage.join and how.keep != "input" and not how.function:
+        raise ValueError(
+            f"{at}: a join gets several results; use transform: input, or module:function"
+        )
+
+
+def after_of(stage: StageConfig, above: Sequence[str]) -> list[str]:
+    """Names of the stages before one that is not the first."""
+    if stage.after is None:
+        return [above[-1]]
+    return list(dict.fromkeys([stage.after] if isinstance(stage.after, str) else stage.after))
+
+
+def _check_application(at: str, application: Application) -> None:
+    for what, found in (
+        ("sequences", application.sequences or bool(application.state)),
+        ("shapes", application.shapes is not None),
+    ):
+        if found:
+            raise ValueError(f"{at}: {application.name} has {what}, which stages cannot have yet")
+
+
+def graph_of(pipeline: PipelineConfig, applications: Sequence[Application]) -> Pipeline:
+    """The pipeline as the router has it; of several versions, the newest runs its stages."""
+    numbers: dict[str, int] = {}
+    for number, each in enumerate(applications):
+        known = numbers.get(each.name)
+        if known is None or applications[known].version < each.version:
+            numbers[each.name] = number
+    names = [stage.called for stage in pipeline.stages]
+    children: list[list[int]] = [[] for _ in names]
+    for place, stage in enumerate(pipeline.stages[1:], 1):
+        for name in after_of(stage, names[:place]):
+            children[names.index(name)].append(place)
+    stages = tuple(
+        Stage(numbers[stage.application], tuple(to), stage.join)
+        for stage, to in zip(pipeline.stages, children, strict=True)
+    )
+    return Pipeline(stages, ms(pipeline.slo_ms), pipeline.partial)

@@ -1,0 +1,1 @@
+"""Queries: requests of pipelines, whose stages are requests of their own."""

@@ -1,0 +1,95 @@
+"""The answer of a query: one JSON document that names what each part found."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from fermata.applications.server_options import BoxOptions
+from fermata.clients.wire.tensors import Array, join_bytes
+from fermata.deployments.frontend.requests.queries.parts import QueryPartRecord, result_of
+from fermata.deployments.specs.pipelines import ANSWER, ServedPipeline, ServedStage
+from fermata.foundation.json_types import Json
+from fermata.router.links.messages import Result
+
+
+def answer_of(
+    pipeline: ServedPipeline, parts: Sequence[Sequence[QueryPartRecord]], rid: int, pixels_max: int
+) -> Result:
+    """The result that a query's client gets; `parts` by stage."""
+    document: dict[str, Json] = {
+        "pipeline": pipeline.name,
+        "partial": any(each.missing for row in parts for each in row),
+        "stages": {
+            stage.name: [_part(pipeline, stage, each, pixels_max) for each in row]
+            for stage, row in zip(pipeline.stages, parts, strict=True)
+        },
+    }
+    results = [each.result for row in parts for each in row if each.result is not None]
+    return Result(
+        rid,
+        pipeline.name,
+        results[0].batch_size,
+        results[0].queue_ns,
+        sum(max((each.result.run_ns for each in row if each.result), default=0) for row in parts),
+        ((ANSWER, "BYTES", (1,), join_bytes([msgspec.json.encode(document)])),),
+    )
+
+
+def _part(
+    pipeline: ServedPipeline, stage: ServedStage, record: QueryPartRecord, pixels_max: int
+) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    if record.parent is not None:
+        found |= {"of": [pipeline.stages[record.parent.stage].name, record.parent.number]}
+    origin = record.origin
+    if origin is not None:
+        found |= {"box": [round(each, 2) for each in origin.box]}
+        if origin.label:
+            found |= {"class": origin.label}
+        if origin.score is not None:
+            found |= {"score": origin.score}
+    if record.result is None:
+        found |= {"missing": record.missing}
+        return found
+    found |= {"variant": record.result.variant}
+    outputs = result_of(record, stage, pixels_max).outputs
+    if stage.classes:
+        first = next(iter(outputs))
+        found |= {"classes": _best(outputs.pop(first), stage)}
+    boxes = stage.model.boxes
+    if boxes is not None and origin is not None and boxes.output in outputs:
+        outputs[boxes.output] = moved(outputs[boxes.output], boxes, origin.box[:2])
+    found |= {"outputs": {name: _plain(array) for name, array in outputs.items()}}
+    return found
+
+
+def _best(scores: Array, stage: ServedStage) -> list[Json]:
+    flat, labels = scores.reshape(-1).astype(np.float64), stage.model.labels
+    order = np.argsort(-flat, kind="stable")[: stage.classes].tolist()
+    return [
+        {"class": labels[each] if each < len(labels) else str(each), "score": float(flat[each])}
+        for each in order
+    ]
+
+
+def moved(array: Array, boxes: BoxOptions, by: tuple[float, float]) -> Array:
+    """Boxes of a crop, in pixels of the picture that it was cut out of."""
+    axis = 0 if boxes.axis == "first" else -1
+    rows = np.moveaxis(np.array(array), axis, -1)
+    if not rows.size:
+        return array
+    across, down = by
+    first = (down, across) if boxes.format == "yxyx" else (across, down)
+    corners = boxes.format in ("xyxy", "yxyx")
+    offset = np.array((*first, *(first if corners else (0.0, 0.0))))
+    rows[..., :4] = (rows[..., :4] + offset).astype(rows.dtype)
+    return np.moveaxis(rows, -1, axis)
+
+
+def _plain(array: Array) -> Json:
+    """Lists of numbers, or of texts."""
+    if array.dtype == object:
+        texts = [bytes(each).decode("utf-8", "replace") for each in array.flat]
+        return np.array(texts, object).reshape(array.shape).tolist()  # type: ignore[no-any-return]
+    return array.tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,96 @@
+"""Parts of a query: their inputs and results, as transforms and answers see them."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fermata.clients.wire.tensors import Array, RawTensor, to_array
+from fermata.deployments.frontend.inputs.request_input import RequestInput
+from fermata.deployments.frontend.own_pixels import OutputTensor, in_own_pixels
+from fermata.deployments.models.pictures.decoding import Pixels
+from fermata.deployments.specs.pipelines import ServedStage
+from fermata.deployments.specs.served_model import ServedModel
+from fermata.router.links.messages import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Place of a part's picture in the client's, and what was found there."""
+
+    box: tuple[float, float, float, float]
+    """Two corners in the client's pixels, x first."""
+    label: str = ""
+    """Class of the box, as its detector names it."""
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MadeInput:
+    """An input that a transform has made of a result."""
+
+    given: RequestInput
+    origin: Origin | None = None
+
+
+@dataclass(slots=True)
+class QueryPartRecord:
+    """One request of a query, from its input to its end."""
+
+    stage: int
+    """Place among the pipeline's stages."""
+    given: RequestInput
+    number: int = 0
+    """Place among the parts of its stage."""
+    parent: "QueryPartRecord | None" = None
+    origin: Origin | None = None
+    result: Result | None = None
+    missing: str = ""
+    """Reason why there is no result."""
+
+
+@dataclass
+class StageResult:
+    """A result as a function of the user's sees it.
+
+    `outputs` are arrays by name; boxes are in pixels of `picture`. `inputs` are what the stage was
+    given, and `picture` is that as pixels, rows x columns x 3.
+    """
+
+    stage: str
+    model: ServedModel = field(repr=False)
+    given: RequestInput = field(repr=False)
+    result: Result = field(repr=False)
+    pixels_max: int = field(repr=False)
+
+    @cached_property
+    def tensors(self) -> tuple[OutputTensor, ...]:
+        """The outputs as they came, boxes in pixels of the picture."""
+        if self.model.boxes is None:
+            return self.result.tensors
+        return in_own_pixels(self.model, self.result, self.frame)
+
+    @property
+    def frame(self) -> tuple[int, int]:
+        """Height and width of the picture."""
+        height, width = self.given.frame
+        if not height:
+            height, width = self.picture.shape[:2]
+        return height, width
+
+    @cached_property
+    def outputs(self) -> dict[str, Array]:
+        return {each[0]: to_array(RawTensor(*each)) for each in self.tensors}
+
+    @cached_property
+    def inputs(self) -> dict[str, Array]:
+        given = self.given.tensors or (self.given.tensor,)
+        return {each.name: to_array(each) for each in given}
+
+    @cached_property
+    def picture(self) -> Pixels:
+        return self.given.pixels(self.pixels_max)
+
+
+def result_of(record: QueryPartRecord, stage: ServedStage, pixels_max: int) -> StageResult:
+    """The result of a part that has one."""
+    assert record.result is not None
+    return StageResult(stage.name, stage.model, record.given, record.result, pixels_max)

@@ -1,0 +1,383 @@
+"""Queries of a frontend: runs their stages as requests, and answers each query once.
+
+A stage's result comes to the frontend that holds the query. It makes the inputs of the next stage,
+keeps them in its memory and submits them. So a backend that dies takes nothing with it that cannot
+run again.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+from fermata.deployments.frontend.outcomes import Outcome, Refusal, drop_refusal
+from fermata.deployments.frontend.requests.joined_parts import OnAnswer
+from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
+from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.deployments.frontend.requests.pending_request import (
+    PartTicket,
+    QueryBond,
+    RequestTerms,
+)
+from fermata.deployments.frontend.requests.queries.answers import answer_of
+from fermata.deployments.frontend.requests.queries.parts import (
+    MadeInput,
+    QueryPartRecord,
+    StageResult,
+    result_of,
+)
+from fermata.deployments.frontend.requests.queries.transforms import join_input, make_inputs
+from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.deployments.specs.pipelines import ServedPipeline, ServedStage
+from fermata.foundation.units import NEVER
+from fermata.router.core.events import DropReason
+from fermata.router.links.messages import Cancel, HandedOn, Result
+
+T = TypeVar("T")
+Made = list[tuple[int, MadeInput]]
+"""Inputs, each with the place of its stage."""
+
+
+class TimerHandle(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None: ...
+
+
+class QueryMeans(Protocol):
+    """What queries need of the driver that holds them."""
+
+    counts: OutcomeCounts
+    pixels_max: int
+    grace_ns: int
+
+    def begin(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
+        """Admit a request."""
+
+    def cancel_soon(self, rid: int) -> None:
+        """Withdraw a request, which may have ended."""
+
+    def to_router(self, message: Cancel | HandedOn) -> None: ...
+
+    def run_aside(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
+        """Run work in a thread, and hand its result over on the loop."""
+
+    def call_later(self, delay_ns: int, call: Callable[[], None]) -> TimerHandle: ...
+
+    def now_ns(self) -> int: ...
+
+
+class OpenQuery:
+    """A query without an answer."""
+
+    def __init__(
+        self, request: ParsedRequest, on_answer: OnAnswer, now_ns: int, is_known: bool
+    ) -> None:
+        pipeline = request.model.pipeline
+        assert pipeline is not None
+        self.pipeline: ServedPipeline = pipeline
+        self.request = request
+        self.on_answer = on_answer
+        self.rid = -1
+        """The id of its first part."""
+        self.application = request.terms.application
+        self.tenant = 0
+        """Tenants are counted by the requests of stages."""
+        self.arrived_at_ns = now_ns
+        terms = request.terms
+        self.deadline_ns = now_ns + min(terms.slo_ns, terms.left_ns)
+        self.gone_at_ns = NEVER if terms.left_ns == NEVER else now_ns + terms.left_ns
+        self.bond = QueryBond(pipeline.name, is_known)
+        count = len(pipeline.stages)
+        self.parts: list[list[QueryPartRecord]] = [[] for _ in range(count)]
+        """By stage."""
+        self.open = [0] * count
+        """By stage: parts that have not ended, or whose results are being handed on."""
+        self.ended = [0] * count
+        """By stage: parts that have ended with a result."""
+        self.running: set[int] = set()
+        """Parts that have been submitted and not ended, by id."""
+        self.settled = False
+        """It has its answer."""
+        self.timer: TimerHandle | None = None
+
+    def add(self, record: QueryPartRecord) -> ServedStage:
+        """Note one more part; returns its stage."""
+        record.number = len(self.parts[record.stage])
+        self.parts[record.stage].append(record)
+        self.open[record.stage] += 1
+        return self.pipeline.stages[record.stage]
+
+    def terms_of(self, now_ns: int, stage: ServedStage, made: MadeInput) -> RequestTerms:
+        """Terms of a part: the time that is left of the query's."""
+        left_ns = self.deadline_ns - now_ns
+        return replace(
+            self.request.terms,
+            application=stage.application,
+            slo_ns=left_ns,
+            hard_limit_ns=left_ns,
+            left_ns=NEVER if self.gone_at_ns == NEVER else self.gone_at_ns - now_ns,
+            size_bytes=made.given.memory_bytes(),
+            rows=1,
+        )
+
+
+class QueryRequests:
+    """Queries that came in and have no answer yet."""
+
+    def __init__(self, means: QueryMeans) -> None:
+        self.means = means
+        self.queries: dict[int, OpenQuery] = {}
+        """By the id of their first part."""
+        self.router_takes = True
+        """The router knows parts of queries; one of an earlier version does not."""
+
+    def open(self, now_ns: int, request: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
+        """Admit a query: the id of its first part, or a refusal."""
+        refusal = _unfit(request)
+        query = OpenQuery(request, on_answer, now_ns, self.router_takes)
+        if refusal is None:
+            stage = query.pipeline.stages[0]
+            first = QueryPartRecord(0, replace(request.input, model=stage.model))
+            query.add(first)
+            rid = self._begin(now_ns, query, first, -1)
+            if not isinstance(rid, Refusal):
+                query.rid = rid
+                self.queries[rid] = query
+                wait_ns = min(query.deadline_ns, query.gone_at_ns) - now_ns + self.means.grace_ns
+                query.timer = self.means.call_later(wait_ns, partial(self._expire, query))
+                return rid
+            refusal = rid
+        self.means.counts.refuse(query.application, refusal.reason)
+        return refusal
+
+    def cancel(self, rid: int) -> bool:
+        """The client has left; false where there is no such query."""
+        query = self.queries.get(rid)
+        if query is None:
+            return False
+        self._end(query, drop_refusal(DropReason.CANCELLED))
+        return True
+
+    def loosen(self, router_takes: bool) -> None:
+        """The router knows nothing of open queries any more: their parts stand alone from now
+        on, each with the deadline of its query."""
+        self.router_takes = router_takes
+        for query in self.queries.values():
+            query.bond.loosen()
+            query.bond.is_known = query.bond.is_known and router_takes
+
+    # Parts
+
+    def _begin(
+        self, now_ns: int, query: OpenQuery, record: QueryPartRecord, parent: int
+    ) -> int | Refusal:
+        """Submit a part."""
+        stage = query.pipeline.stages[record.stage]
+        if now_ns >= query.deadline_ns:
+            return drop_refusal(DropReason.LATE)
+        terms = query.terms_of(now_ns, stage, MadeInput(record.given))
+        part = replace(
+            query.request,
+            version=stage.version,
+            input=record.given,
+            terms=replace(terms, part=PartTicket(query.bond, record.stage, parent)),
+            report=None,
+            truth=None,
+            classes=(),
+        )
+        rid = self.means.begin(now_ns, part, partial(self._on_part, query, record))
+        if not isinstance(rid, Refusal):
+            query.running.add(rid)
+        return rid
+
+    def _on_part(
+        self, query: OpenQuery, record: QueryPartRecord, rid: int, outcome: Outcome
+    ) -> None:
+        query.running.discard(rid)
+        if query.settled:
+            return
+        if isinstance(outcome, Refusal):
+            self._lose(query, record, rid, outcome)
+            return
+        record.result = outcome
+        stages = query.pipeline.graph.stages
+        edges = [each for each in stages[record.stage].children if not stages[each].join]
+        if edges:
+            work = partial(self._transform, query, record, edges)
+            self.means.run_aside(work, partial(self._on_made, query, record, rid))
+        else:
+            self._hand_on(query, record, rid, [])
+
+    def _transform(self, query: OpenQuery, record: QueryPartRecord, edges: list[int]) -> Made:
+        """Make the inputs of all stages that follow a part, in a thread."""
+        stages = query.pipeline.stages
+        result = result_of(record, stages[record.stage], self.means.pixels_max)
+        return [
+            (place, made)
+            for place in edges
+            for made in make_inputs(result, stages[place], record.origin)
+        ]
+
+    def _on_made(
+        self, query: OpenQuery, record: QueryPartRecord, rid: int, made: Made | Exception
+    ) -> None:
+        if query.settled:
+            return
+        if isinstance(made, Exception):
+            record.result = None
+            self._lose(query, record, rid, _failed(made))
+        else:
+            self._hand_on(query, record, rid, made)
+
+    def _lose(self, query: OpenQuery, record: QueryPartRecord, rid: int, refusal: Refusal) -> None:
+        """A part has no result: the query has a gap, or none either."""
+        if query.pipeline.graph.partial and record.stage > 0:
+            record.missing = refusal.reason
+            self._hand_on(query, record, rid, [])
+        else:
+            self._end(query, _told(query.pipeline.stages[record.stage], record.stage, refusal))
+
+    def _hand_on(self, query: OpenQuery, record: QueryPartRecord, rid: int, made: Made) -> None:
+        """Submit what is made of a part, and the joins that have waited for it last."""
+        now_ns, graph = self.means.now_ns(), query.pipeline.graph
+        query.open[record.stage] -= 1
+        query.ended[record.stage] += record.result is not None
+        for place, each in made:
+            child = QueryPartRecord(place, each.given, parent=record, origin=each.origin)
+            self._submit(now_ns, query, child, rid)
+        due = graph.due_joins(query.open, query.ended) if graph.joins else []
+        if not due or query.settled:
+            self._tell(query, record, rid)
+            return
+        for place in due:
+            # It is open from now on, so that nothing else makes it due again.
+            query.open[place] += 1
+        work = partial(self._joined, query, due)
+        self.means.run_aside(work, partial(self._on_joined, query, record, rid, due))
+
+    def _submit(self, now_ns: int, query: OpenQuery, child: QueryPartRecord, parent: int) -> None:
+        if query.settled:
+            return
+        stage = query.add(child)
+        rid = self._begin(now_ns, query, child, parent)
+        if not isinstance(rid, Refusal):
+            return
+        query.open[child.stage] -= 1
+        if query.pipeline.graph.partial:
+            child.missing = rid.reason
+        else:
+            self._end(query, _told(stage, child.stage, rid))
+
+    def _joined(self, query: OpenQuery, due: list[int]) -> Made:
+        """Make the inputs of joins, in a thread."""
+        stages, before = query.pipeline.stages, query.pipeline.graph.before
+        found: Made = []
+        for place in due:
+            results: dict[str, list[StageResult]] = {
+                stages[each].name: [
+                    result_of(part, stages[each], self.means.pixels_max)
+                    for part in query.parts[each]
+                    if part.result is not None
+                ]
+                for each in sorted(before[place])
+            }
+            found.append((place, join_input(results, query.parts[0][0].given, stages[place])))
+        return found
+
+    def _on_joined(
+        self,
+        query: OpenQuery,
+        record: QueryPartRecord,
+        rid: int,
+        due: list[int],
+        made: Made | Exception,
+    ) -> None:
+        for place in due:
+            query.open[place] -= 1
+        if isinstance(made, Exception):
+            if not query.settled:
+                self._end(query, _failed(made))
+        else:
+            for place, each in made:
+                child = QueryPartRecord(place, each.given)
+                self._submit(self.means.now_ns(), query, child, rid)
+                if child.missing and not query.settled:
+                    # The router waits for it.
+                    refusal = drop_refusal(child.missing)
+                    self._end(query, _told(query.pipeline.stages[place], place, refusal))
+        self._tell(query, record, rid)
+
+    def _tell(self, query: OpenQuery, record: QueryPartRecord, rid: int) -> None:
+        """Say that a part's result has been handed on. A stage that nothing follows has ended for
+        the router already."""
+        follows = query.pipeline.graph.stages[record.stage].children
+        if follows and query.bond.is_known:
+            self.means.to_router(HandedOn(rid, record.missing))
+        if not query.settled and not any(query.open):
+            work = partial(answer_of, query.pipeline, query.parts, query.rid, self.means.pixels_max)
+            self.means.run_aside(work, partial(self._on_answer, query))
+
+    # Ends
+
+    def _on_answer(self, query: OpenQuery, answer: Result | Exception) -> None:
+        if not query.settled:
+            self._settle(query, _failed(answer) if isinstance(answer, Exception) else answer)
+
+    def _expire(self, query: OpenQuery) -> None:
+        """No answer came in time, whatever is to blame."""
+        if not query.settled:
+            waited_ms = (self.means.now_ns() - query.arrived_at_ns) / 1e6
+            message = f"expired: its stages had not ended after {waited_ms:.0f} ms"
+            self._end(query, Refusal("DEADLINE_EXCEEDED", RefusalReason.EXPIRED, message))
+
+    def _end(self, query: OpenQuery, refusal: Refusal) -> None:
+        """End a query without a result; whatever it has is withdrawn."""
+        if query.bond.is_known and query.bond.told:
+            self.means.to_router(Cancel(query.rid))
+        for rid in query.running:
+            self.means.cancel_soon(rid)
+        self._settle(query, refusal)
+
+    def _settle(self, query: OpenQuery, outcome: Outcome) -> None:
+        assert not query.settled, "a query is answered once"
+        query.settled = True
+        self.queries.pop(query.rid, None)
+        if query.timer is not None:
+            query.timer.cancel()
+        if isinstance(outcome, Refusal):
+            self.means.counts.refuse(query.application, outcome.reason)
+        else:
+            self.means.counts.serve(self.means.now_ns(), query, outcome)
+        query.on_answer(query.rid, outcome)
+
+
+def _unfit(request: ParsedRequest) -> Refusal | None:
+    """A refusal for what queries cannot have."""
+    name, terms = request.model.name, request.terms
+    if request.input.rows > 1:
+        message = (
+            f"{name!r} takes one input a query, not {request.input.rows} rows: send each alone"
+        )
+    elif terms.pinned or terms.accuracy_floor > 0.0:
+        message = f"{name!r} has several stages: pin variants in requests to their applications"
+    else:
+        return None
+    return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, message)
+
+
+def _failed(error: Exception) -> Refusal:
+    return Refusal("INTERNAL", RefusalReason.FAILED, f"failed: {error or type(error).__name__}")
+
+
+def _told(stage: ServedStage, place: int, refusal: Refusal) -> Refusal:
+    """A refusal of a part, as the query's client is told it."""
+    if place == 0:
+        if refusal.reason == DropReason.SHED:
+            return replace(refusal, message="shed: overload: it could not have ended in time")
+        return refusal
+    message = f"stage {stage.name!r}: {refusal.message}"
+    if refusal.reason == RefusalReason.BAD_INPUT:
+        # Its input was made here: the client can do nothing about it.
+        return Refusal("INTERNAL", RefusalReason.FAILED, message)
+    return replace(refusal, message=message)

@@ -1,0 +1,216 @@
+"""Transforms: from the result of a stage to the inputs of the next. They run in threads."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
+from fermata.clients.wire.tensors import Array, RawTensor, add_input, from_array
+from fermata.deployments.frontend.inputs.reading import input_form, read_input
+from fermata.deployments.frontend.inputs.request_input import RequestInput
+from fermata.deployments.frontend.requests.queries.parts import MadeInput, Origin, StageResult
+from fermata.deployments.models.pictures.boxes import as_corners
+from fermata.deployments.specs.pipelines import CropChoice, RowChoice, ServedStage
+from fermata.deployments.specs.served_model import ServedModel
+from fermata.foundation.user_code import import_function
+
+MADE_MAX = 1024
+"""Inputs that one result may make: more of them would keep others waiting."""
+
+
+class TransformError(Exception):
+    """The inputs of a stage cannot be made of a result."""
+
+
+def make_inputs(
+    result: StageResult, stage: ServedStage, origin: Origin | None = None
+) -> list[MadeInput]:
+    """Inputs of a stage, made of one result; `origin` is that of the result's own input."""
+    how, model = stage.transform, stage.model
+    try:
+        if how.kind == "crop":
+            made = _crops(result, how.crop, model, origin)
+        elif how.kind == "filter":
+            made = [MadeInput(_read(model, row)) for row in _rows(result, how.rows)]
+        elif how.kind == "function":
+            rows = _called(how.function)(result)
+            made = [MadeInput(_read(model, row)) for row in _listed(how.function, rows)]
+        elif how.kind == "input":
+            made = [MadeInput(_again(model, result.given))]
+        else:
+            made = [MadeInput(_read_raw(model, _outputs_for(model, result)))]
+    except BadRequestError as error:
+        raise TransformError(f"transform {how.kind} of stage {stage.name!r}: {error}") from None
+    if len(made) > MADE_MAX:
+        raise TransformError(
+            f"transform {how.kind} of stage {stage.name!r} made {len(made)} inputs of one result: "
+            f"make at most {MADE_MAX}"
+        )
+    return made
+
+
+def join_input(
+    results: Mapping[str, Sequence[StageResult]], first: RequestInput, stage: ServedStage
+) -> MadeInput:
+    """The input of a join, made of all results before it by stage; `first` is the query's own."""
+    how, model = stage.transform, stage.model
+    try:
+        if how.kind == "input":
+            return MadeInput(_again(model, first))
+        return MadeInput(_read(model, _called(how.function)(results)))
+    except BadRequestError as error:
+        raise TransformError(f"transform {how.kind} of stage {stage.name!r}: {error}") from None
+
+
+@cache
+def _called(reference: str) -> Any:
+    return import_function(reference)
+
+
+def _listed(function: str, rows: object) -> list[Any]:
+    if isinstance(rows, list | tuple):
+        return list(rows)
+    raise BadRequestError(f"{function} returned {type(rows).__name__}: return a list of inputs")
+
+
+# Inputs
+
+
+def _read(model: ServedModel, given: Any) -> RequestInput:
+    """An input that is an array, or a mapping of names to arrays. Raises BadRequestError."""
+    named = given if isinstance(given, Mapping) else {model.input.name: given}
+    return _read_raw(model, [_tensor(model, name, each) for name, each in named.items()])
+
+
+def _tensor(model: ServedModel, name: str, given: Any) -> RawTensor:
+    if isinstance(given, bytes | str):
+        given = np.array([given], object)
+    array = np.asarray(given)
+    if model.image is not None and array.dtype == np.uint8:
+        return from_array(name, array)
+    wanted = next((each.datatype for each in model.inputs if each.name == name), "")
+    # Python's own numbers are wider than most models': they mean what the model takes.
+    wider = array.dtype.kind in "fiu" and wanted not in ("", "BYTES", "UINT8", "BOOL")
+    return from_array(name, array, wanted if wider else "")
+
+
+def _read_raw(model: ServedModel, tensors: Sequence[RawTensor]) -> RequestInput:
+    """These tensors as an input, checked as a client's are. Raises BadRequestError."""
+    request = ModelInferRequest()
+    for tensor in tensors:
+        add_input(request, tensor)
+    return read_input(model, input_form(model, request), request)
+
+
+def _again(model: ServedModel, given: RequestInput) -> RequestInput:
+    """What the stage before was given, as an input of this model."""
+    tensors = given.tensors or (given.tensor,)
+    if len(tensors) == 1:
+        one = tensors[0]
+        tensors = (RawTensor(model.input.name, one.datatype, one.shape, one.data),)
+    return _read_raw(model, tensors)
+
+
+def _outputs_for(model: ServedModel, result: StageResult) -> list[RawTensor]:
+    """Outputs that are inputs of the model, by their names; one alone may have another."""
+    tensors = [RawTensor(*each) for each in result.tensors]
+    if len(tensors) == 1 and not model.more_inputs:
+        one = tensors[0]
+        return [RawTensor(model.input.name, one.datatype, one.shape, one.data)]
+    wanted = {each.name for each in model.inputs}
+    return [each for each in tensors if each.name in wanted]
+
+
+# Choices
+
+
+def _best(scores: Array | None, count: int, score_min: float, top_k: int) -> list[int]:
+    """Places of those that are kept, best first."""
+    if scores is None:
+        return list(range(min(count, top_k or count)))
+    order = np.argsort(-scores.astype(np.float64), kind="stable")
+    kept = [int(each) for each in order if scores[each] >= score_min]
+    return kept[: top_k or None]
+
+
+def _rows(result: StageResult, choice: RowChoice) -> list[Array]:
+    outputs = result.outputs
+    name = choice.output or next(iter(outputs))
+    for each in (name, choice.scores):
+        if each and each not in outputs:
+            raise BadRequestError(f"{result.stage} gave no output {each!r}")
+    rows = np.atleast_1d(outputs[name])
+    scores = outputs[choice.scores].reshape(-1) if choice.scores else None
+    if scores is not None and len(scores) != len(rows):
+        raise BadRequestError(f"{choice.scores} has {len(scores)} scores for {len(rows)} rows")
+    return [rows[each] for each in _best(scores, len(rows), choice.score_min, choice.top_k)]
+
+
+def _crops(
+    result: StageResult, choice: CropChoice, model: ServedModel, origin: Origin | None
+) -> list[MadeInput]:
+    options = result.model.boxes
+    assert options is not None, "checked at the start"
+    found = result.outputs[options.output]
+    rows = found if options.axis == "last" else np.moveaxis(found, 0, -1)
+    if not rows.size:
+        return []
+    scores = _column(result, choice.scores, rows, 4)
+    numbers = _column(result, choice.numbers, rows, 5)
+    corners = as_corners(rows[:, :4].astype(np.float64), options)
+    left, top = (0.0, 0.0) if origin is None else origin.box[:2]
+    made: list[MadeInput] = []
+    for place in _best(scores, len(rows), choice.score_min, len(rows)):
+        label = _label(result.model, numbers, place)
+        if not _is_chosen(choice, numbers, place, label):
+            continue
+        pixels = cut(result.picture, corners[place])
+        if pixels is None:
+            continue
+        x, y, right, bottom = (float(each) for each in corners[place])
+        where = x + left, y + top, right + left, bottom + top
+        score = None if scores is None else float(scores[place])
+        made.append(MadeInput(_read(model, pixels), Origin(where, label, score)))
+        if len(made) == choice.top_k:
+            break
+    return made
+
+
+def _column(result: StageResult, name: str, rows: Array, place: int) -> Array | None:
+    """A number for each box: an output of its own, or among those of the box."""
+    if name in result.outputs:
+        found: Array = result.outputs[name].reshape(-1)
+        if len(found) != len(rows):
+            raise BadRequestError(f"{name} has {len(found)} numbers for {len(rows)} boxes")
+        return found
+    return rows[:, place] if rows.shape[-1] > place else None
+
+
+def _label(model: ServedModel, numbers: Array | None, place: int) -> str:
+    if numbers is None:
+        return ""
+    number = int(numbers[place])
+    return model.labels[number] if 0 <= number < len(model.labels) else str(number)
+
+
+def _is_chosen(choice: CropChoice, numbers: Array | None, place: int, label: str) -> bool:
+    if not choice.classes:
+        return True
+    return numbers is not None and (
+        label in choice.classes or str(int(numbers[place])) in choice.classes
+    )
+
+
+def cut(picture: Array, box: Array) -> Array | None:
+    """A box of a picture, every pixel that it touches; None where it lies outside."""
+    height, width = picture.shape[:2]
+    if not np.isfinite(box).all():
+        return None
+    left, top = (max(0, int(np.floor(each))) for each in box[:2])
+    right, bottom = min(width, int(np.ceil(box[2]))), min(height, int(np.ceil(box[3])))
+    if left >= right or top >= bottom:
+        return None
+    return np.ascontiguousarray(picture[top:bottom, left:right])

@@ -1,0 +1,78 @@
+"""Pipelines as frontends run them: stages, and how the inputs of each are made."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fermata.router.core.queries.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from fermata.deployments.specs.served_model import ServedModel
+
+ANSWER = "answer"
+"""The output of a pipeline: one JSON document."""
+
+
+@dataclass(frozen=True, slots=True)
+class CropChoice:
+    """Boxes of a detector that are cut out, one input of the next stage each."""
+
+    classes: tuple[str, ...] = ()
+    """Names or numbers; empty: all."""
+    score_min: float = 0.0
+    top_k: int = 0
+    """Those of the highest scores; 0: all."""
+    scores: str = "scores"
+    """Output with a score for each box; where there is none, the fifth number of a box."""
+    numbers: str = "classes"
+    """Output with the class of each box; where there is none, the sixth number of a box."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoice:
+    """Rows of an output, one input of the next stage each."""
+
+    output: str = ""
+    """Empty: the only one."""
+    scores: str = ""
+    """Output with a score for each row; empty: rows have none."""
+    score_min: float = 0.0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageTransform:
+    """How the inputs of a stage are made of a result of the stage before."""
+
+    kind: str = "output"
+    """`output`, `input`, `crop`, `filter` or `function`."""
+    crop: CropChoice = CropChoice()
+    rows: RowChoice = RowChoice()
+    function: str = ""
+    """`module:function`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStage:
+    """One stage of a pipeline."""
+
+    name: str
+    model: "ServedModel"
+    version: str
+    transform: StageTransform
+    classes: int = 0
+    """The answer names so many best classes of the first output in its place; 0: as it is."""
+
+    @property
+    def application(self) -> str:
+        """The router's name of the application that runs it."""
+        return self.model.application(self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPipeline:
+    """A pipeline as clients see it."""
+
+    name: str
+    graph: Pipeline
+    stages: tuple[ServedStage, ...]
+    """In the order of the graph's."""

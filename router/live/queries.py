@@ -1,0 +1,246 @@
+"""Queries of a live router: a driver of the query table within that of the engine.
+
+Frontends make the inputs of the stages that follow. They submit those, and then say that the
+result has been handed on (`HandedOn`), which is when the query table hears of its end. A stage
+that nothing follows has ended with its batch.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fermata.router.assembly import Assembly
+from fermata.router.core.events import Batch, Drop, DropReason, Request
+from fermata.router.core.queries.pipeline import Pipeline
+from fermata.router.core.queries.query_table import Part, Query, QueryTable
+from fermata.router.links.messages import Dropped, HandedOn, Submit, frontend_of
+from fermata.router.live.fleet.fleet import Fleet
+from fermata.router.live.fleet.peers import LinkPeer
+
+
+@dataclass(frozen=True, slots=True)
+class HandOnRules:
+    """How the time between two stages is learnt."""
+
+    weight: float = 0.05
+    """Weight of the newest result."""
+    spread: float = 2.0
+    """Times the mean deviation, that is planned for on top of the mean."""
+
+
+RULES: Final = HandOnRules()
+Refuse = Callable[[int, Request, str], None]
+
+
+class HandOnTime:
+    """Time from the end of a batch to the requests that are made of its results, as learnt."""
+
+    __slots__ = ("deviation_ns", "mean_ns")
+
+    def __init__(self) -> None:
+        self.mean_ns = self.deviation_ns = 0.0
+
+    def learn(self, took_ns: int, rules: HandOnRules = RULES) -> int:
+        """One more result took so long; returns the time to plan with."""
+        if self.mean_ns == 0.0:
+            self.mean_ns, self.deviation_ns = float(took_ns), took_ns / 2.0
+        off_ns = took_ns - self.mean_ns
+        self.mean_ns += rules.weight * off_ns
+        self.deviation_ns += rules.weight * (abs(off_ns) - self.deviation_ns)
+        return int(self.mean_ns + rules.spread * self.deviation_ns)
+
+
+class SubmittedTable(QueryTable):
+    """A query table whose requests have been submitted by frontends."""
+
+    def attach(self) -> "SubmittedTable":
+        self.coming: deque[Submit] = deque()
+        """Requests that are about to be made, in that order."""
+        return self
+
+    def new_request(self, application: int, now_ns: int, deadline_ns: int) -> Request:
+        submit = self.coming.popleft()
+        request = Request(submit.rid, application, now_ns, deadline_ns)
+        request.client, request.tenant = submit.client, submit.tenant
+        request.priority, request.ticket = submit.priority, submit.payload
+        return request
+
+
+class LiveQueries:
+    """Tells a query table what frontends and backends say of its requests."""
+
+    def __init__(self, built: Assembly, fleet: Fleet, refuse: Refuse) -> None:
+        """`refuse` answers a request that never enters a queue."""
+        self.engine = built.engine
+        self.fleet = fleet
+        self.refuse = refuse
+        pipelines = built.config.pipelines
+        self.numbers = {name: number for number, name in enumerate(pipelines)}
+        serving = [family.serving for family in built.families]
+        graphs = list(pipelines.values())
+        self.table = SubmittedTable(self.engine, graphs, serving, _unnumbered).attach()
+        self.arrived: dict[int, list[Submit]] = {}
+        """By part whose result has not been handed on yet: what was submitted of it."""
+        self.hand_on = {application: HandOnTime() for application in self.table.budgets}
+        """By application."""
+        self.outcomes: list[dict[str, int]] = [{} for _ in graphs]
+        """By pipeline: ends of queries."""
+
+    def pipeline_of(self, part: Part) -> Pipeline:
+        return self.table.flows[part.query.pipeline].pipeline
+
+    # Frontends
+
+    def on_submit(self, now_ns: int, submit: Submit) -> bool:
+        """Take a request that is part of a query; false where there is no such pipeline."""
+        part = submit.part
+        assert part is not None
+        if part.pipeline not in self.numbers:
+            return False
+        if part.parent >= 0:
+            self.arrived.setdefault(part.parent, []).append(submit)
+            return True
+        table, number = self.table, self.numbers[part.pipeline]
+        query = Query(submit.rid, number, now_ns, now_ns + submit.slo_ns)
+        table.coming.append(submit)
+        table.on_query(now_ns, query)
+        if query.refused:
+            first = table.flows[number].pipeline.stages[0].application
+            request = table.new_request(first, now_ns, query.deadline_ns)
+            self.refuse(now_ns, request, DropReason.SHED)
+        assert not table.coming
+        self._note_ends()
+        return True
+
+    def stages_of(self, submit: Submit) -> Collection[int]:
+        """Applications that a query needs; none where a request is not one."""
+        part = submit.part
+        if part is None or part.parent >= 0 or part.pipeline not in self.numbers:
+            return ()
+        return self.table.flows[self.numbers[part.pipeline]].pipeline.applications
+
+    def on_handed_on(self, now_ns: int, link: LinkPeer, message: HandedOn) -> bool:
+        """End a part, and begin what was submitted of it; false where that does not fit."""
+        submits = self.arrived.pop(message.rid, [])
+        part = self.table.parts.get(message.rid)
+        if part is None:
+            # Its query has ended here, and its frontend hears of that, or has.
+            for each in submits:
+                self._drop_unread(link, each)
+            return True
+        made = self._in_order(part, submits, bool(message.lost))
+        if made is None:
+            return False
+        coming, fan_out = made
+        self.table.coming.extend(coming)
+        if message.lost:
+            self.table.on_drop(now_ns, message.rid, message.lost)
+        else:
+            self._learn(now_ns, part)
+            self.table.on_done(now_ns, [(message.rid, fan_out)])
+        for each in self.table.coming:
+            self._drop_unread(link, each)
+        self.table.coming.clear()
+        self._note_ends()
+        return True
+
+    def _drop_unread(self, link: LinkPeer, submit: Submit) -> None:
+        unread = submit.payload is not None
+        self.fleet.send(link, Dropped(submit.rid, DropReason.CANCELLED, unread=unread))
+
+    def _in_order(
+        self, part: Part, submits: Sequence[Submit], lost: bool
+    ) -> tuple[list[Submit], list[int]] | None:
+        """The requests as the table makes them, edge by edge and then joins, with the fan-out on
+        each edge; None where they are others than those that are due."""
+        pipeline = self.pipeline_of(part)
+        by_stage: dict[int, list[Submit]] = {}
+        for each in submits:
+            assert each.part is not None
+            by_stage.setdefault(each.part.stage, []).append(each)
+        found: list[Submit] = []
+        fan_out: list[int] = []
+        open_ = list(part.query.open)
+        open_[part.stage] -= 1
+        for child in pipeline.stages[part.stage].children:
+            joins = pipeline.stages[child].join
+            there = [] if joins else by_stage.pop(child, [])
+            fan_out.append(len(there))
+            open_[child] += len(there)
+            found += there
+        ended = list(part.query.ended)
+        ended[part.stage] += not lost
+        due = pipeline.due_joins(open_, ended) if pipeline.joins else []
+        if lost and found:
+            return None
+        for place in due:
+            there = by_stage.pop(place, [])
+            if len(there) != 1:
+                return None
+            found += there
+        return None if by_stage else (found, fan_out)
+
+    def on_cancel(self, now_ns: int, rid: int) -> None:
+        """Its client has left: whatever part of a query it is, the query ends."""
+        part = self.table.parts.get(rid)
+        self.table.on_cancel(now_ns, rid if part is None else part.query.qid)
+        self._note_ends()
+
+    def on_frontend_down(self, now_ns: int, number: int) -> None:
+        """A frontend is gone, and its queries with it. One that comes again submits what it has as
+        requests that stand alone."""
+        for qid in [each for each in self.table.queries if frontend_of(each) == number]:
+            self.table.on_cancel(now_ns, qid)
+        for rid in [each for each in self.arrived if frontend_of(each) == number]:
+            del self.arrived[rid]
+        self._note_ends()
+
+    # The engine
+
+    def on_batch(self, now_ns: int, batch: Batch, without: Collection[Request]) -> None:
+        """A batch has given results, those apart that are left out. The engine has not been told
+        yet: what comes next may want the same backend."""
+        done: list[tuple[int, Sequence[int]]] = []
+        for request in batch.requests:
+            part = self.table.parts.get(request.rid)
+            if part is None or request in without:
+                continue
+            if self.pipeline_of(part).stages[part.stage].children:
+                part.ran_at_ns = now_ns
+            else:
+                done.append((request.rid, ()))
+        if done:
+            self.table.on_done(now_ns, done)
+            self._note_ends()
+
+    def on_drop(self, now_ns: int, drop: Drop) -> None:
+        """A request has ended without a result. Where the answer may be partial, a stage that
+        others follow ends when its frontend says so: a join may be due, which it has to make."""
+        part = self.table.parts.get(drop.request.rid)
+        if part is None:
+            return
+        pipeline = self.pipeline_of(part)
+        follows = bool(pipeline.stages[part.stage].children)
+        if not (pipeline.partial and follows and part.stage > 0):
+            self.table.on_drop(now_ns, part.rid, drop.reason)
+            self._note_ends()
+
+    # Learning
+
+    def _learn(self, now_ns: int, part: Part) -> None:
+        """Plan with the time that results take from their batch to the next stage."""
+        application = self.pipeline_of(part).stages[part.stage].application
+        budget = self.table.budgets[application]
+        if part.ran_at_ns:
+            hand_on_ns = self.hand_on[application].learn(now_ns - part.ran_at_ns)
+            budget.lead_ns = self.engine.leads[application].ns(budget.size) + hand_on_ns
+
+    def _note_ends(self) -> None:
+        for query in self.table.take_ended():
+            counts = self.outcomes[query.pipeline]
+            counts[query.outcome] = counts.get(query.outcome, 0) + 1
+
+
+def _unnumbered() -> int:
+    raise AssertionError("frontends number requests")

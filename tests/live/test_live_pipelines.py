@@ -1,0 +1,252 @@
+"""Pipelines live: one deadline, one answer a query, whatever its stages find."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from shutil import copy
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import users_stages
+from PIL import Image
+from served import descendants, serving
+from users_stages import HEIGHT, WIDTH, picture
+
+from benchmarks.kills import PROCESSES
+from benchmarks.live_server import title_of
+from benchmarks.one_process import serve_here
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import (
+    add_input,
+    from_array,
+    join_bytes,
+    response_tensors,
+    split_bytes,
+)
+from fermata.deployments.frontend.process import FrontendProcess
+
+pytestmark = pytest.mark.live
+
+SLO_MS = 5000
+PLAIN = {"mean": [0, 0, 0], "std": [1, 1, 1]}
+
+
+def application(name: str, model: str, **more: object) -> dict[str, object]:
+    variant = {"name": f"{name}-v", "model": f"users_stages:{model}", "latency_ms": [1.0] * 16}
+    return {"name": name, "slo_ms": SLO_MS, "variants": [variant], **more}
+
+
+DETECTOR = application(
+    "detect",
+    "load_detector",
+    input={"name": "picture", "image": True, "dtype": "UINT8", "shape": [3, HEIGHT, WIDTH]},
+    boxes={"output": "boxes"},
+    labels=["red", "green", "blue"],
+)
+CLASSIFIER = application(
+    "classify",
+    "load_classifier",
+    input={"image": True, "shape": [3, 8, 8], **PLAIN},
+    labels=["red", "green", "blue"],
+)
+COUNTER = application("count", "load_counter", input={"shape": [1]})
+
+
+def pipeline(name: str, *stages: dict[str, Any], **more: object) -> dict[str, object]:
+    return {"name": name, "slo_ms": SLO_MS, "stages": [{"application": "detect"}, *stages], **more}
+
+
+CROPS = {"application": "classify", "transform": {"crop": {}}}
+HALVES = {"application": "classify", "transform": "users_stages:halves"}
+CONFIG: dict[str, Any] = {
+    "applications": [DETECTOR, CLASSIFIER, COUNTER],
+    "pipelines": [
+        pipeline("objects", {**CROPS, "classes": 1}),
+        pipeline("wide", {"application": "classify", "transform": {"crop": {"top_k": 1}}}),
+        pipeline(
+            "red",
+            {
+                "application": "classify",
+                "transform": {"crop": {"classes": ["red"], "score_min": 0.1}},
+            },
+        ),
+        pipeline("halves", HALVES),
+        pipeline("gaps", HALVES, partial=True),
+        pipeline("broken", {"application": "classify", "transform": "users_stages:broken"}),
+        pipeline(
+            "joined",
+            CROPS,
+            {"application": "count", "join": True, "transform": "users_stages:count_red"},
+        ),
+    ],
+    "backend": {"device": "cpu", "count": 1},
+    "frontend": {"processes": 1},
+}
+
+
+def message(model: str, pixels: Any, encoded: bool = False) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name=model)
+    if encoded:
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        request.inputs.add(name="picture", datatype="BYTES", shape=[1])
+        request.raw_input_contents.append(join_bytes([file.getvalue()]))
+    else:
+        add_input(request, from_array("picture", pixels))
+    return request
+
+
+def read(response: pb.ModelInferResponse) -> dict[str, Any]:
+    (tensor,) = response_tensors(response)
+    assert (tensor.name, tensor.datatype) == ("answer", "BYTES")
+    return dict(json.loads(split_bytes(tensor.data)[0]))
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[FrontendProcess, InferenceStub]]:
+    async with serve_here(CONFIG) as frontend:
+        target = f"127.0.0.1:{frontend.server.grpc_port}"
+        async with grpc.aio.insecure_channel(target) as channel:
+            yield frontend, InferenceStub(channel)
+
+
+async def nothing_is_left(frontend: FrontendProcess) -> None:
+    """Every payload is free soon, and no query is open."""
+    async with asyncio.timeout(10):
+        while frontend.hub.table.entries or frontend.hub.driver.queries.queries:
+            await asyncio.sleep(0.01)
+    assert frontend.hub.table.payload_bytes == 0
+
+
+def test_crops_are_classified_in_the_clients_pixels() -> None:
+    async def play() -> None:
+        async with served() as (frontend, stub):
+            pixels = picture(("red", 4, 20), ("blue", 30, 60))
+            for encoded in (False, True):
+                answer = read(await stub.ModelInfer(message("objects", pixels, encoded)))
+                assert answer["pipeline"] == "objects"
+                assert not answer["partial"]
+                (detected,) = answer["stages"]["detect"]
+                assert len(detected["outputs"]["boxes"]) == 2
+                wide, narrow = answer["stages"]["classify"]
+                assert wide["of"] == ["detect", 0]
+                assert wide["box"] == [30, 8, 60, 40]
+                assert (wide["class"], wide["classes"][0]["class"]) == ("blue", "blue")
+                assert narrow["box"] == [4, 8, 20, 40]
+                assert narrow["classes"][0]["class"] == "red"
+            # Fan-out of none, one and many.
+            for count in (0, 1, 8):
+                blocks = [("green", 8 * each, 8 * each + 6) for each in range(count)]
+                answer = read(await stub.ModelInfer(message("objects", picture(*blocks))))
+                assert len(answer["stages"]["classify"]) == count
+            await nothing_is_left(frontend)
+
+    asyncio.run(play())
+
+
+def test_choices_joins_and_functions() -> None:
+    async def play() -> None:
+        async with served() as (frontend, stub):
+            pixels = picture(("red", 2, 4), ("red", 10, 30), ("blue", 31, 60))
+            (wide,) = read(await stub.ModelInfer(message("wide", pixels)))["stages"]["classify"]
+            assert wide["box"] == [31, 8, 60, 40]
+            (red,) = read(await stub.ModelInfer(message("red", pixels)))["stages"]["classify"]
+            assert red["box"] == [10, 8, 30, 40]
+            joined = read(await stub.ModelInfer(message("joined", pixels)))["stages"]
+            assert len(joined["classify"]) == 3
+            assert joined["count"][0]["outputs"]["output"] == [4.0]
+            none = read(await stub.ModelInfer(message("joined", picture())))["stages"]
+            assert none["classify"] == []
+            assert none["count"][0]["outputs"]["output"] == [0.0]
+            both = picture(("red", 0, 30), ("green", 34, 64))
+            halves = read(await stub.ModelInfer(message("halves", both)))["stages"]["classify"]
+            assert [max(each["outputs"]["output"]) > 0.5 for each in halves] == [True, True]
+            await nothing_is_left(frontend)
+
+    asyncio.run(play())
+
+
+def test_refusals_say_which_stage_and_why() -> None:
+    async def play() -> None:
+        async with served() as (frontend, stub):
+            half = picture(("red", 0, 20))
+            with pytest.raises(grpc.aio.AioRpcError, match="all is black") as one:
+                await stub.ModelInfer(message("halves", half))
+            assert one.value.code() is grpc.StatusCode.INTERNAL
+            assert "stage 'classify'" in str(one.value.details())
+            gaps = read(await stub.ModelInfer(message("gaps", half)))
+            assert gaps["partial"]
+            left, right = gaps["stages"]["classify"]
+            assert "outputs" in left
+            assert right == {"of": ["detect", 0], "missing": "failed"}
+            with pytest.raises(grpc.aio.AioRpcError, match="no such thing"):
+                await stub.ModelInfer(message("broken", half))
+            # Half of what both stages take is more than what the reply leaves of it.
+            hurried = message("objects", half)
+            left_us = frontend.hub.table.reply_ns // 1000 + 800
+            hurried.parameters["timeout"].int64_param = left_us
+            with pytest.raises(grpc.aio.AioRpcError, match="could not have ended") as refused:
+                await stub.ModelInfer(hurried)
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            rows = message("objects", np.stack([half, half]))
+            with pytest.raises(grpc.aio.AioRpcError, match="send each") as two:
+                await stub.ModelInfer(rows)
+            assert two.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            await nothing_is_left(frontend)
+
+    asyncio.run(play())
+
+
+def test_a_client_that_leaves_frees_everything() -> None:
+    async def play() -> None:
+        async with served() as (frontend, stub):
+            pixels = picture(*(("red", 8 * each, 8 * each + 6) for each in range(8)))
+            calls = [stub.ModelInfer(message("objects", pixels)) for _ in range(20)]
+            await asyncio.sleep(0)
+            for call in calls[::2]:
+                call.cancel()
+            for call in calls[1::2]:
+                assert len(read(await call)["stages"]["classify"]) == 8
+            await nothing_is_left(frontend)
+
+    asyncio.run(play())
+
+
+async def ask_all(port: int, pixels: Sequence[Any], backend: int) -> list[dict[str, Any]]:
+    """Send queries, and kill a backend while they are under way."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = InferenceStub(channel)
+        calls: list[Any] = []
+        for number, each in enumerate(pixels):
+            calls.append(asyncio.ensure_future(_answer(stub, each)))
+            if number == len(pixels) // 2:
+                os.kill(backend, signal.SIGKILL)
+            await asyncio.sleep(0.005)
+        return list(await asyncio.gather(*calls))
+
+
+async def _answer(stub: InferenceStub, pixels: Any) -> dict[str, Any]:
+    return read(await stub.ModelInfer(message("objects", pixels)))
+
+
+def test_a_backend_that_dies_loses_no_query(tmp_path: Path) -> None:
+    copy(Path(users_stages.__file__), tmp_path / "users_stages.py")
+    config = {**CONFIG, "backend": {"device": "cpu", "count": 2, "cpus": 0.5, "spare": False}}
+    counts = [number % 5 for number in range(200)]
+    pixels = [
+        picture(*(("green", 8 * each, 8 * each + 6) for each in range(count))) for count in counts
+    ]
+    with serving(tmp_path, config, backends=2) as server:
+        backends = [
+            pid for pid in descendants(server.process.pid) if PROCESSES["backend"] in title_of(pid)
+        ]
+        answers = asyncio.run(ask_all(server.grpc_port, pixels, max(backends)))
+        assert [len(each["stages"]["classify"]) for each in answers] == counts

@@ -1,6 +1,7 @@
 """The parts of the policy that looks ahead: rates, tables, and the market of backend time."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from fermata.foundation.units import SECOND, ms
 from fermata.router.policies.central.accuracy_hull import Point
 from fermata.router.policies.lookahead.arrival_rate import ArrivalRate
+from fermata.router.policies.lookahead.fleet import occupied
 from fermata.router.policies.lookahead.market import Market, Stake
 from fermata.router.policies.lookahead.values import QueueProblem, solve
 from fermata.simulator.reports.report import report
@@ -105,6 +107,26 @@ def test_where_nothing_fits_the_fastest_is_what_there_is() -> None:
     slow = (linear(80.0, 1.0), linear(60.0, 1.0))
     hopeless = QueueProblem(slow, slow, (0.5, 0.6), float(ms(50)), 1e7, 1.0)
     assert solve(hopeless).batches[0] == (slow[1][1], 1, 1)
+
+
+def test_inputs_that_come_beside_a_run_cost_no_accuracy() -> None:
+    """Of 20 us each: far less than the runs, which they overlap where batches wait ahead."""
+    lead_ns, each_ns = ms(1.0), ms(0.02)
+    found = []
+    for ahead in (2, 0):
+        expected = tuple(occupied(each, lead_ns, each_ns, ahead) for each in (FAST, SLOW))
+        given = replace(problem(1_200.0, backends=1.0), expect_ns=expected)
+        found.append(solve(given).accuracy)
+    plain = solve(problem(1_200.0, backends=1.0)).accuracy
+    assert found[0] == pytest.approx(plain, abs=1e-6)
+    assert found[1] < plain - 0.001
+
+
+def test_inputs_that_take_longer_than_a_run_set_the_pace() -> None:
+    assert occupied(FAST, 0, ms(0.5), 1)[32] == ms(0.5 * 31)
+    assert occupied(FAST, ms(6.0), 0, 2)[1] == ms(2.0)
+    assert occupied(FAST, ms(1.0), 0, 2) == FAST
+    assert occupied(SLOW, 0, ms(0.5), 0)[8] == SLOW[8] + ms(0.5 * 7)
 
 
 def staked(market: Market, rate_rps: float, end_ms: float = 50.0) -> Stake:

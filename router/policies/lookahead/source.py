@@ -19,7 +19,7 @@ from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.central.source import CentralQueue
 from fermata.router.policies.family import Family
 from fermata.router.policies.lookahead.arrival_rate import ArrivalRate
-from fermata.router.policies.lookahead.fleet import Fleet, batch_on
+from fermata.router.policies.lookahead.fleet import Fleet, batch_on, occupied
 from fermata.router.policies.lookahead.market import Market
 from fermata.router.policies.lookahead.outcomes import OutcomeCount
 from fermata.router.policies.lookahead.rules import LookaheadRules
@@ -260,7 +260,12 @@ class LookaheadQueue(CentralQueue):
         return QueueProblem(
             tuple(tuple(int(run_ns * allowance) for run_ns in table) for table in self.spaced),
             tuple(
-                tuple(self._with_inputs(self.costs.of(each, self.fleet.kind).p50_ns))
+                occupied(
+                    self.costs.of(each, self.fleet.kind).p50_ns,
+                    self.lead.ns(1),
+                    self.lead.per_request_ns,
+                    self.desk.batches_ahead(),
+                )
                 for each in self.variants
             ),
             tuple(self.accuracy),

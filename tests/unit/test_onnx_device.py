@@ -80,13 +80,14 @@ def small(
     weights: Any = (),
     outputs: tuple[str, ...] = ("y",),
     shape: tuple[str | int, ...] = ("rows", 4),
+    version: int = 17,
 ) -> Path:
     """A file of these nodes, from `x` of a shape."""
     made = [helper.make_tensor_value_info(each, TensorProto.FLOAT, None) for each in outputs]
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
     graph = helper.make_graph(list(nodes), "g", given, made, list(weights))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])
+    model.ir_version = 9
     onnx.save(model, path)
     return path
 
@@ -103,6 +104,18 @@ def test_weights_that_exporters_share_are_found(tmp_path: Path) -> None:
     )
     (answer,) = load_graph(path)(torch.ones(3, 4))
     assert answer.tolist() == [[1.0, 2.0, 3.0, 4.0]] * 3
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_operators_that_are_functions_of_others_are_written_out(
+    tmp_path: Path, approximate: str
+) -> None:
+    node = helper.make_node("Gelu", ["x"], ["y"], approximate=approximate)
+    path = small(tmp_path / "gelu.onnx", node, version=20)
+    batch = np.random.default_rng(4).standard_normal((3, 4)).astype(np.float32)
+    (wanted,) = session_of(path).run(None, {"x": batch})
+    (found,) = load_graph(path)(torch.from_numpy(batch))
+    assert np.abs(found.numpy() - wanted).max() <= 1e-6
 
 
 KERNEL = numpy_helper.from_array(

@@ -97,6 +97,7 @@ def _converted(path: Path, model: Any) -> "torch.nn.Module":
     except ImportError:
         raise ConfigError(f"{path.name} needs pip install onnx2torch to run in torch") from None
     try:
+        model = _spelt_out(model)
         _adopt_newer_operators(model)
         paddings = take_same_padding(model.graph)
         network = convert(model)
@@ -121,6 +122,27 @@ def _converted(path: Path, model: Any) -> "torch.nn.Module":
     return Outputs().eval()
 
 
+def _spelt_out(model: Any) -> Any:
+    """The model with operators that onnx2torch has no version of written out in simpler ones, as
+    far as ONNX itself says how."""
+    from onnx import defs, inliner, shape_inference
+
+    registry: Any = import_module("onnx2torch.node_converters.registry")
+    known = {each.operation_type for each in registry._CONVERTER_REGISTRY}
+    before: set[str] = set()
+    # What an operator is written out in may have to be written out, too.
+    while strange := {node.op_type for node in model.graph.node if not node.domain} - known:
+        wanted = [("", each) for each in sorted(strange) if defs.has(each)]
+        if strange == before or not wanted:
+            break
+        before = strange
+        # Some are written out by the types of their inputs.
+        typed = shape_inference.infer_shapes(model)
+        model = inliner.inline_selected_functions(typed, wanted, inline_schema_functions=True)
+    _fold_constants(model.graph)
+    return model
+
+
 def _adopt_newer_operators(model: Any) -> None:
     """Let onnx2torch convert newer versions of operators that this file uses like older ones.
 
@@ -134,6 +156,8 @@ def _adopt_newer_operators(model: Any) -> None:
         nodes = [node for node in model.graph.node if node.op_type == name]
         wanted = defs.get_schema(name, version).since_version
         for since in range(wanted, 0, -1):
+            if not defs.has(name, max_inclusive_version=since):
+                break
             schema = defs.get_schema(name, since)
             if schema.since_version != since:
                 continue

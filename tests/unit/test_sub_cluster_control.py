@@ -46,6 +46,7 @@ class FakeRouter:
         self.wanted: list[int] = []
         self.least = 0.0
         self.since_s = time.monotonic()
+        self.up_ns = 0
 
     async def mark(self) -> str:
         return self.own
@@ -89,7 +90,9 @@ class FakeRouter:
             raise NoAnswerError("ended")
         on_their_way = sorted(self.going & set(self.placed))
         self.going = self.going if not self.loads else set()
-        up_ns = time.monotonic_ns() // 1_000_000 * 1_000_000
+        # Two looks within a millisecond would tell of no time at all.
+        now_ns = time.monotonic_ns() // 1_000_000 * 1_000_000
+        up_ns = self.up_ns = max(now_ns, self.up_ns + 1_000_000)
         names = [each.name for each in self.plan.applications]
         backend = BackendSnapshot(0, "emulated", names, False, False, False, 1.0)
         return snapshots.router(

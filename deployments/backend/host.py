@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.gpu_meter import find_gpu
@@ -73,7 +74,7 @@ class BackendHost:
         if self.follow() is not None:
             # Beside a process that serves, run times would be measured wrong.
             self.store.options = replace(self.store.options, measure="once")
-        self.store.pace.is_beside = lambda: self.follow() is not None
+        self.store.pace.is_beside = self._is_beside
         found = LoadedModels({}, dict(options.profiles))
         specs = self.store.specs
         for index, name in enumerate(specs):
@@ -156,6 +157,16 @@ class BackendHost:
         if holder is not None and self.process.first is not None:
             self.process.follow(holder.number)
         return holder
+
+    def _is_beside(self) -> bool:
+        """Whether another process serves on its seat. Threads that load ask, so this leaves the
+        lock alone."""
+        if self.seat is None or self.seat.serving.mine:
+            return False
+        holder = self.seat.holder()
+        if holder is None or holder.pid == os.getpid():
+            return False
+        return Path(f"/proc/{holder.pid}").exists()
 
     @property
     def is_up(self) -> bool:

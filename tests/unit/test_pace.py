@@ -1,6 +1,8 @@
 """Pauses of a process that loads beside another which serves."""
 
-from fermata.deployments.backend.execution.pace import REST, Pace
+import pytest
+
+from fermata.deployments.backend.execution.pace import LOOK_S, REST, Pace
 
 
 def test_a_process_alone_never_rests() -> None:
@@ -9,10 +11,14 @@ def test_a_process_alone_never_rests() -> None:
     assert rests == []
 
 
-def test_beside_another_it_rests_in_proportion_until_that_one_is_gone() -> None:
+def test_beside_another_it_rests_in_proportion() -> None:
+    rests: list[float] = []
+    Pace(lambda: True, rests.append).rest(0.1)
+    assert sum(rests) == pytest.approx(REST * 0.1)
+
+
+def test_a_rest_ends_when_the_other_is_gone() -> None:
     rests: list[float] = []
     serves = [True, True, False]
-    pace = Pace(lambda: serves.pop(0), rests.append)
-    for took_s in (0.1, 0.5, 0.5):
-        pace.rest(took_s)
-    assert rests == [REST * 0.1, REST * 0.5]
+    Pace(lambda: serves.pop(0), rests.append).rest(2.0)
+    assert rests == [LOOK_S, LOOK_S]

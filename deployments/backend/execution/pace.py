@@ -7,6 +7,9 @@ from typing import Final
 REST: Final = 4.0
 """Times what a step took: two processes on a GPU take turns, and each turn delays a batch."""
 
+LOOK_S: Final = 0.05
+"""How often a rest looks whether it may end."""
+
 
 class Pace:
     """Rests between steps while somebody else is served."""
@@ -21,6 +24,9 @@ class Pace:
         self.sleep = sleep
 
     def rest(self, took_s: float) -> None:
-        """Called after a step that kept the device busy for so long."""
-        if self.is_beside():
-            self.sleep(REST * took_s)
+        """Called after a step that kept the device busy for so long; ends when nobody else is
+        served any more."""
+        left_s = REST * took_s
+        while left_s > 0.0 and self.is_beside():
+            self.sleep(min(left_s, LOOK_S))
+            left_s -= LOOK_S

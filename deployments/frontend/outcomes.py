@@ -1,8 +1,10 @@
 """The end of a request: its result, or a refusal with a message for its client."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.foundation.logs import LOG, fields
 from fermata.router.core.events import DropReason
 from fermata.router.links.messages import Result
 
@@ -20,6 +22,20 @@ class Refusal:
 
 
 Outcome = Result | Refusal
+OnAnswer = Callable[[int, Outcome], None]
+"""Called with a request's id and its outcome."""
+
+
+def answer(waiter: OnAnswer, rid: int, outcome: Outcome) -> None:
+    """Answer one request; a result that cannot be encoded must not hold up the others."""
+    try:
+        waiter(rid, outcome)
+    # Encoders meet whatever a model gives and a client asks for.
+    except Exception as error:
+        LOG.exception("cannot encode response", extra=fields(request=str(rid)))
+        message = f"failed: cannot encode the response ({error})"
+        waiter(rid, Refusal("INTERNAL", RefusalReason.FAILED, message))
+
 
 _STATUSES = {
     DropReason.LATE: ("DEADLINE_EXCEEDED", "no batch could still end before its deadline"),

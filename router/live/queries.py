@@ -170,7 +170,7 @@ class LiveQueries:
             open_[child] += len(there)
             found += there
         ended = list(part.query.ended)
-        ended[part.stage] += not lost
+        ended[part.stage] += not lost or pipeline.stages[part.stage].join
         due = pipeline.due_joins(open_, ended) if pipeline.joins else []
         if lost and found:
             return None
@@ -182,8 +182,11 @@ class LiveQueries:
         return None if by_stage else (found, fan_out)
 
     def on_cancel(self, now_ns: int, rid: int) -> None:
-        """Its client has left: whatever part of a query it is, the query ends."""
+        """Its client has left, and the query ends; or a part is given up where answers may have
+        gaps, which is dropped alone."""
         part = self.table.parts.get(rid)
+        if part is not None and rid != part.query.qid and self.pipeline_of(part).partial:
+            return
         self.table.on_cancel(now_ns, rid if part is None else part.query.qid)
         self._note_ends()
 

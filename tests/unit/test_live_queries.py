@@ -229,6 +229,33 @@ def test_a_join_comes_with_the_last_part_before_it() -> None:
     world.nothing_is_left()
 
 
+def test_a_join_that_is_lost_is_not_tried_again() -> None:
+    world = PipelineWorld(JOINED)
+    world.query(0)
+    world.run()
+    world.hand_on(0, 1)
+    world.run()
+    world.hand_on(1, 2, stage=2)
+    ((link, order),) = world.runs()
+    world.hear(link, Done(order.batch, ms(5), 0, spoilt=(rid(2),), error="it broke"))
+    world.run()
+    world.advance(ms(200))
+    assert world.ended() == {"good": 1}
+    world.nothing_is_left()
+
+
+def test_a_part_that_is_given_up_leaves_a_gap() -> None:
+    world = PipelineWorld(GAPS)
+    world.query(0)
+    world.run()
+    world.hand_on(0, 1, 2)
+    # Its input turned out to be broken; that of the other is sound.
+    world.hear(world.frontend, Cancel(rid(2)))
+    assert 1 in world.run()
+    assert world.ended() == {"good": 1}
+    world.nothing_is_left()
+
+
 def test_a_frontend_that_hands_on_to_other_stages_is_cut_off() -> None:
     world = PipelineWorld(JOINED)
     world.query(0)

@@ -12,9 +12,8 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.tensors import RawTensor, add_input, from_array, split_bytes, to_array
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.served.registry import registry
-from fermata.deployments.frontend.outcomes import Outcome, Refusal, drop_refusal
+from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, drop_refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
-from fermata.deployments.frontend.requests.joined_parts import OnAnswer
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.queries.query_requests import QueryRequests
@@ -278,6 +277,37 @@ def test_a_join_runs_without_what_was_lost(models: Registry) -> None:
     world.lost(3, DropReason.FAILED)
     assert world.take() == [QueryPart("joined-gaps", 2, 3), HandedOn(3, "failed")]
     assert to_array(world.parts[4][0].input.tensor).tolist() == [10.0]
+
+
+def test_a_join_that_is_lost_is_a_gap_of_the_answer(models: Registry) -> None:
+    world = World(models)
+    world.open("joined-gaps")
+    world.found(1, 1.0)
+    world.found(2, 10.0)
+    world.take()
+    world.lost(3, DropReason.LATE)
+    assert world.take() == []
+    answer = world.answer()
+    assert answer["partial"]
+    assert answer["stages"]["all"] == [{"missing": "late"}]
+
+
+def test_an_answer_that_cannot_be_encoded_is_refused(models: Registry) -> None:
+    world = World(models)
+    outcomes: list[Outcome] = []
+
+    def encode(_: int, outcome: Outcome) -> None:
+        if isinstance(outcome, Result):
+            raise ValueError("no classes in it")
+        outcomes.append(outcome)
+
+    request = pb.ModelInferRequest(model_name="chain")
+    add_input(request, from_array("input", np.zeros(2, np.float32)))
+    world.queries.open(world.clock_ns, parse_request(request, models), encode)
+    world.found(1)
+    (outcome,) = outcomes
+    assert isinstance(outcome, Refusal)
+    assert outcome.status == "INTERNAL"
 
 
 def test_a_join_runs_where_nothing_was_found(models: Registry) -> None:

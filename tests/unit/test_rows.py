@@ -23,10 +23,10 @@ from fermata.deployments.backend.execution.tensors import (
 )
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.served.registry import registry
-from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
-from fermata.deployments.frontend.requests.joined_parts import OnAnswer, SplitRequests
+from fermata.deployments.frontend.requests.joined_parts import SplitRequests
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ImageSpec, ServedModel, TensorSpec

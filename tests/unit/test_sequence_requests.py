@@ -17,9 +17,8 @@ from fermata.deployments.backend.execution.tensors import InputError, view_rows
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import model_specs
 from fermata.deployments.config.served.registry import registry
-from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
-from fermata.deployments.frontend.requests.joined_parts import OnAnswer
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.sequences import SequenceRequests
 from fermata.deployments.specs.served_model import CONTROLS, ServedModel, TensorSpec

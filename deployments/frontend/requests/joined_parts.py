@@ -6,13 +6,11 @@ from functools import partial
 import msgspec
 
 from fermata.clients.wire.tensors import join_rows
-from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.router.links.messages import Result
 
-OnAnswer = Callable[[int, Outcome], None]
-"""Called with a request's id and its outcome."""
 Begin = Callable[[int, ParsedRequest, OnAnswer], "int | Refusal"]
 """Admits one request."""
 

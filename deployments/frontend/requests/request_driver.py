@@ -15,8 +15,8 @@ from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import ANYBODY, ForbiddenError, Tenant
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.frontend.outcomes import Outcome, Refusal
-from fermata.deployments.frontend.requests.joined_parts import OnAnswer, SplitRequests
+from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, answer
+from fermata.deployments.frontend.requests.joined_parts import SplitRequests
 from fermata.deployments.frontend.requests.look_answers import LookAnswers
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
@@ -36,7 +36,6 @@ from fermata.deployments.frontend.size_advice import SizeAdvice
 from fermata.deployments.models.pictures.decoding import check_pixels
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.registry import Registry
-from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import NEVER, ms
 from fermata.router.links.directory import Directory
 from fermata.router.links.heartbeat import Clock
@@ -345,7 +344,7 @@ class RequestDriver:
         """Carry out what the table has decided, and wake up when it next wants to."""
         for effect in self.table.take_effects():
             if isinstance(effect, SendAnswer):
-                self._answer(self.waiters.pop(effect.rid), effect.rid, effect.outcome)
+                answer(self.waiters.pop(effect.rid), effect.rid, effect.outcome)
                 if self.observer is not None:
                     self.observer.end(self.clock(), effect.rid, effect.outcome)
             elif isinstance(effect, ToRouter):
@@ -357,15 +356,6 @@ class RequestDriver:
         wake_at_ns = self.table.wake_at_ns()
         if wake_at_ns < self._timer_at_ns:
             self._arm(wake_at_ns)
-
-    def _answer(self, waiter: OnAnswer, rid: int, outcome: Outcome) -> None:
-        """Answer one request; a result that cannot be encoded must not hold up the others."""
-        try:
-            waiter(rid, outcome)
-        except Exception as error:
-            LOG.exception("cannot encode response", extra=fields(request=str(rid)))
-            message = f"failed: cannot encode the response ({error})"
-            waiter(rid, Refusal("INTERNAL", RefusalReason.FAILED, message))
 
     def _arm(self, wake_at_ns: int) -> None:
         if self._timer is not None:

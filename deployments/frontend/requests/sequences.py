@@ -14,8 +14,14 @@ import msgspec
 import numpy as np
 
 from fermata.clients.wire.tensors import DTYPES, RawTensor
-from fermata.deployments.frontend.outcomes import Outcome, Refusal, drop_refusal, error_refusal
-from fermata.deployments.frontend.requests.joined_parts import Begin, OnAnswer
+from fermata.deployments.frontend.outcomes import (
+    OnAnswer,
+    Outcome,
+    Refusal,
+    drop_refusal,
+    error_refusal,
+)
+from fermata.deployments.frontend.requests.joined_parts import Begin
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.served_model import (

@@ -373,7 +373,8 @@ class RequestTable:
                 f"the reply alone takes {self.reply_ns / 1e6:.1f} ms: allow more time"
             )
             return Refusal("DEADLINE_EXCEEDED", DropReason.LATE, message)
-        if self.draining:
+        # Later parts of a query that is open belong to it.
+        if self.draining and (terms.part is None or terms.part.parent < 0):
             message = "draining: this frontend shuts down; reconnect to reach another"
             return Refusal("UNAVAILABLE", RefusalReason.DRAINING, message, RETRY_AFTER_NS)
         homes = self.homes

@@ -173,8 +173,11 @@ class QueryTable:
             return
         query = part.query
         self._close(part)
-        if part.stage > 0 and self.flows[query.pipeline].pipeline.partial:
+        pipeline = self.flows[query.pipeline].pipeline
+        if part.stage > 0 and pipeline.partial:
             query.missing += 1
+            # A join is tried once: without a result it has ended, too.
+            query.ended[part.stage] += pipeline.stages[part.stage].join
             made: dict[int, list[Request]] = {}
             self._go_on(now_ns, query, made)
             self._submit(now_ns, made)

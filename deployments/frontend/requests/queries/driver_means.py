@@ -5,8 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from fermata.deployments.frontend.outcomes import Refusal
-from fermata.deployments.frontend.requests.joined_parts import OnAnswer
+from fermata.deployments.frontend.outcomes import OnAnswer, Refusal
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.router.links.messages import Cancel, HandedOn

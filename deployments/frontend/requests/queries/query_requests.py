@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from fermata.deployments.frontend.outcomes import Outcome, Refusal, drop_refusal
-from fermata.deployments.frontend.requests.joined_parts import OnAnswer
+from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, answer, drop_refusal
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import (
@@ -242,7 +241,8 @@ class QueryRequests:
         """Submit what is made of a part, and the joins that have waited for it last."""
         now_ns, graph = self.means.now_ns(), query.pipeline.graph
         query.open[record.stage] -= 1
-        query.ended[record.stage] += record.result is not None
+        # A join is tried once: without a result it has ended, too.
+        query.ended[record.stage] += record.result is not None or graph.stages[record.stage].join
         for place, each in made:
             child = QueryPartRecord(place, each.given, parent=record, origin=each.origin)
             self._submit(now_ns, query, child, rid)
@@ -349,7 +349,7 @@ class QueryRequests:
             self.means.counts.refuse(query.application, outcome.reason)
         else:
             self.means.counts.serve(self.means.now_ns(), query, outcome)
-        query.on_answer(query.rid, outcome)
+        answer(query.on_answer, query.rid, outcome)
 
 
 def _unfit(request: ParsedRequest) -> Refusal | None:

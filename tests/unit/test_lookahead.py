@@ -1,7 +1,6 @@
 """The parts of the policy that looks ahead: rates, tables, and the market of backend time."""
 
 import random
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -110,23 +109,16 @@ def test_where_nothing_fits_the_fastest_is_what_there_is() -> None:
 
 
 def test_inputs_that_come_beside_a_run_cost_no_accuracy() -> None:
-    """Of 20 us each: far less than the runs, which they overlap where batches wait ahead."""
-    lead_ns, each_ns = ms(1.0), ms(0.02)
-    found = []
-    for ahead in (2, 0):
-        expected = tuple(occupied(each, lead_ns, each_ns, ahead) for each in (FAST, SLOW))
-        given = replace(problem(1_200.0, backends=1.0), expect_ns=expected)
-        found.append(solve(given).accuracy)
-    plain = solve(problem(1_200.0, backends=1.0)).accuracy
-    assert found[0] == pytest.approx(plain, abs=1e-6)
-    assert found[1] < plain - 0.001
+    """Of 20 us each: far less than the runs of the batches ahead."""
+    tables = tuple(occupied(each, ms(1.0), ms(0.02), 2) for each in (FAST, SLOW))
+    assert tables == (FAST, SLOW)
 
 
-def test_inputs_that_take_longer_than_a_run_set_the_pace() -> None:
-    assert occupied(FAST, 0, ms(0.5), 1)[32] == ms(0.5 * 31)
+def test_inputs_that_take_longer_than_the_runs_ahead_set_the_pace() -> None:
+    assert occupied(FAST, 0, ms(0.5), 1)[32] == ms(0.5 * 31) // 2
     assert occupied(FAST, ms(6.0), 0, 2)[1] == ms(2.0)
     assert occupied(FAST, ms(1.0), 0, 2) == FAST
-    assert occupied(SLOW, 0, ms(0.5), 0)[8] == SLOW[8] + ms(0.5 * 7)
+    assert occupied(SLOW, 0, ms(2.0), 0)[8] == ms(2.0 * 7)
 
 
 def staked(market: Market, rate_rps: float, end_ms: float = 50.0) -> Stake:

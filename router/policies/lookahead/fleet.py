@@ -65,19 +65,11 @@ class Fleet:
 
 def occupied(table: Sequence[int], lead_ns: int, each_ns: int, ahead: int) -> tuple[int, ...]:
     """Times for which batches keep a backend from the next one, from their run times. Inputs take
-    `each_ns` each, and are fetched while another batch runs if batches may wait `ahead` of it."""
-    turn_ns = lead_ns // (ahead + 1)
-    if each_ns == 0 and turn_ns <= table[1]:
+    `each_ns` each beyond the lead of one; they are fetched while the batches `ahead` run."""
+    if each_ns == 0 and lead_ns // (ahead + 1) <= table[1]:
         return tuple(table)
-    if ahead == 0:
-        inputs_ns = [
-            max(run_ns, turn_ns) + each_ns * (size - 1) for size, run_ns in enumerate(table)
-        ]
-    else:
-        inputs_ns = [
-            max(run_ns, turn_ns, each_ns * (size - 1)) for size, run_ns in enumerate(table)
-        ]
-    return (table[0], *inputs_ns[1:])
+    turns_ns = [(lead_ns + each_ns * (size - 1)) // (ahead + 1) for size in range(len(table))]
+    return (table[0], *map(max, table[1:], turns_ns[1:]))
 
 
 def batch_on(

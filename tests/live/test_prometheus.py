@@ -82,8 +82,8 @@ def prometheus(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iter
         one.stop()
 
 
-ABSENT = ("fermata_tenant_", "fermata_promised_", "fermata_observed_")
-"""This server has no tenants, and no policy that promises anything."""
+ABSENT = ("fermata_tenant_", "fermata_promised_", "fermata_observed_", "fermata_camera")
+"""This server has no tenants, no mapped cameras, and no policy that promises anything."""
 
 
 def expressions() -> list[str]:

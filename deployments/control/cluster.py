@@ -39,7 +39,7 @@ class Router(Leader, Protocol):
 
 
 class Steered(Protocol):
-    """What windows and epochs are decided for: the router that leads, or several as one."""
+    """The router that windows and epochs are decided for: the one that leads, or several as one."""
 
     @property
     def term(self) -> int:

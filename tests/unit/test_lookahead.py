@@ -109,7 +109,7 @@ def test_where_nothing_fits_the_fastest_is_what_there_is() -> None:
 
 
 def test_inputs_that_come_beside_a_run_cost_no_accuracy() -> None:
-    """Of 20 us each: far less than the runs of the batches ahead."""
+    """They take 20 us each, far less than the runs of the batches ahead."""
     tables = tuple(occupied(each, ms(1.0), ms(0.02), 2) for each in (FAST, SLOW))
     assert tables == (FAST, SLOW)
 

@@ -9,7 +9,7 @@ from fermata.router.links.messages import Cancel, Payload, QueryPart, Submit
 
 
 class QueryBond:
-    """What a router knows of a query. Once that router is gone, its parts stand alone."""
+    """Whether a router knows a query. Once that router is gone, its parts stand alone."""
 
     __slots__ = ("is_known", "pipeline", "told")
 

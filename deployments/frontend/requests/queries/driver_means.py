@@ -1,4 +1,4 @@
-"""What queries need of the request driver: threads, timers and the way to the router."""
+"""Threads, timers and the way to the router, which queries have of the request driver."""
 
 import asyncio
 from collections.abc import Callable

@@ -44,7 +44,7 @@ class TimerHandle(Protocol):
 
 
 class QueryMeans(Protocol):
-    """What queries need of the driver that holds them."""
+    """Means of the driver that holds queries."""
 
     counts: OutcomeCounts
     pixels_max: int

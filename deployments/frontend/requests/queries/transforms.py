@@ -106,7 +106,7 @@ def _read_raw(model: ServedModel, tensors: Sequence[RawTensor]) -> RequestInput:
 
 
 def _again(model: ServedModel, given: RequestInput) -> RequestInput:
-    """What the stage before was given, as an input of this model."""
+    """Turn the input of the stage before into an input of this model."""
     tensors = given.tensors or (given.tensor,)
     if len(tensors) == 1:
         one = tensors[0]

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from fermata.router.core.events import HIGHEST, DropReason, Request
+from fermata.router.core.outbox import Outbox
 from fermata.router.core.pool import Pool
-from fermata.router.core.source import Outbox
 
 
 @dataclass(frozen=True, slots=True)

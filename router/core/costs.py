@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from fermata.foundation.units import NEVER
+from fermata.router.core.margins.fixed_cost import fixed_cost_ns
 from fermata.router.core.margins.ratios import RULES, CostRules, Octave, RatioWindow
 from fermata.router.core.margins.seeds import seed_of
 from fermata.router.core.margins.siblings import Siblings
@@ -15,7 +16,6 @@ __all__ = [
     "Costs",
     "RatioWindow",
     "VariantCost",
-    "fixed_cost_ns",
 ]
 
 NO_ROOM_NS = NEVER // 8
@@ -92,6 +92,18 @@ class VariantCost:
         ordered = self.octaves[size.bit_length() - 1].ratios.ordered
         count = len(ordered)
         return p50_ns if count < self.rules.own_min else int(p50_ns * ordered[count // 2])
+
+    def mean_ratio(self, size: int) -> float:
+        """The mean of actual over profiled run time: what batches of that size take of a backend.
+        Sizes that have hardly run are believed to be as those next to them that have."""
+        rules, octave = self.rules, self.octaves[size.bit_length() - 1]
+        least = rules.ratio_window_min
+        if len(octave.raw.ordered) < least:
+            told = [each for each in self.octaves if len(each.raw.ordered) >= least]
+            if not told:
+                return octave.usual(rules.own_min)
+            octave = _nearest(octave, told)
+        return octave.raw.mean(rules.hang * octave.raw.quantile(rules.common))
 
     def learn(self, size: int, ratio: float, backend_factor: float, share: float) -> None:
         """A batch of that size took so many times its profiled time, on a backend that takes so
@@ -223,7 +235,7 @@ class VariantCost:
             if ordered:
                 octave.factor = max(ordered[-1], octave.seed)
             return
-        nearest = min(taught, key=lambda other: abs(other.first - octave.first))
+        nearest = _nearest(octave, taught)
         octave.factor = own
         delay_ns = int((nearest.factor - 1.0) * self.p50_ns[nearest.last])
         octave.borrowed_ns = max(0, delay_ns - int((own - 1.0) * self.p50_ns[octave.last]))
@@ -242,19 +254,8 @@ class VariantCost:
             self.plan_ns[size] = NO_ROOM_NS
 
 
-def fixed_cost_ns(p50_ns: list[int]) -> int:
-    """Beta of l(b) = alpha b + beta by least squares; never negative."""
-    count = len(p50_ns)
-    if count == 1:
-        return p50_ns[0]
-    mean_size = (count + 1) / 2
-    mean_ns = sum(p50_ns) / count
-    spread = sum((size - mean_size) ** 2 for size in range(1, count + 1))
-    slope = (
-        sum((size - mean_size) * (p50_ns[size - 1] - mean_ns) for size in range(1, count + 1))
-        / spread
-    )
-    return max(0, round(mean_ns - slope * mean_size))
+def _nearest(octave: Octave, others: Sequence[Octave]) -> Octave:
+    return min(others, key=lambda other: abs(other.first - octave.first))
 
 
 class Costs:
@@ -266,6 +267,8 @@ class Costs:
         "backend_room",
         "by_kind",
         "margin_quantile",
+        "pardoned",
+        "patience",
         "refusals",
         "rules",
         "siblings",
@@ -285,7 +288,12 @@ class Costs:
         self.backend_room: dict[int, dict[int, int]] = {}
         """For backends that are short of memory, by variant: the largest batch that fits there."""
         self.refusals: dict[int, int] = {}
-        """Refusals of those, since the last batch that ran there."""
+        """Refusals of slow backends, since the last batch that ran there."""
+        self.pardoned: dict[int, float] = {}
+        """Factors that slow backends had, which are tried as if they were not: their next batch
+        tells."""
+        self.patience: dict[int, int] = {}
+        """Refusals until that is done, for those that were still as slow the last time."""
         self.siblings: dict[int, Siblings] = {}
         """By variant: those that a policy may run in its place."""
         self.trials: set[int] = set()
@@ -385,16 +393,21 @@ class Costs:
         else:
             self.backend_room.pop(backend, None)
 
-    def refuse(self, backend: int, weight: int = 1) -> None:
-        """Nothing that waited would fit a slow backend."""
-        refusals = self.refusals.get(backend, 0) + weight
+    def refuse(self, backend: int, alone: bool = False) -> None:
+        """Nothing that waited would fit a slow backend; `alone`: it has nowhere else to go, and
+        the second such refusal is enough."""
+        patience = self.patience.get(backend, self.rules.refusals)
+        refusals = self.refusals.get(backend, 0) + (patience // 2 if alone else 1)
         self.refusals[backend] = refusals
-        if refusals >= self.rules.refusals:
-            self.forget(backend)
+        if refusals >= patience:
+            # It is planned as its peers until its next batch tells whether it is slow still.
+            self.refusals.pop(backend)
+            self.pardoned[backend] = self.backend_factor.pop(backend)
 
     def forget(self, backend: int) -> None:
         """A backend has gone for good; one of the same number starts afresh."""
-        self.refusals.pop(backend, None)
+        for known in (self.refusals, self.pardoned, self.patience):
+            known.pop(backend, None)
         self.backend_ratios.pop(backend, None)
         self.backend_factor.pop(backend, None)
 
@@ -402,6 +415,8 @@ class Costs:
         ratios = self.backend_ratios.get(backend)
         if ratios is None:
             ratios = self.backend_ratios[backend] = deque(maxlen=self.rules.backend_window)
+        if backend in self.pardoned:
+            self._retry(backend, relative, ratios)
         ratios.append(relative)
         self.refusals.pop(backend, None)
         if len(ratios) < self.rules.backend_window // 2:
@@ -411,3 +426,15 @@ class Costs:
             self.backend_factor[backend] = median
         elif backend in self.backend_factor:
             del self.backend_factor[backend]
+            self.patience.pop(backend, None)
+
+    def _retry(self, backend: int, relative: float, ratios: deque[float]) -> None:
+        """One that was pardoned starts afresh if it is nearer to its peers than to what it was.
+        Otherwise it is slow from this batch on, or each pardon would teach its peers' margins
+        what is its own; and the next pardon takes twice as long, as each costs requests."""
+        if 2.0 * relative <= 1.0 + self.pardoned.pop(backend):
+            ratios.clear()
+            self.patience.pop(backend, None)
+        else:
+            patience, rules = self.patience.get(backend, self.rules.refusals), self.rules
+            self.patience[backend] = min(2 * patience, rules.refusals_max)

@@ -52,6 +52,20 @@ class DeadlineQueue:
                 high = size - 1
         return low
 
+    def largest_full_rows(
+        self, start_at_ns: int, run_ns: Callable[[int], int], size_max: int
+    ) -> int:
+        """The same in places, where whole requests fill them."""
+        items = self.items
+        found = rows = 0
+        for index in range(len(items) - 1, self.head - 1, -1):
+            rows += items[index].rows
+            # Those before it have less time, and the batch would be larger.
+            if rows > size_max or items[index].deadline_ns < start_at_ns + run_ns(rows):
+                break
+            found = rows
+        return found
+
     def first(self) -> Request:
         return self.items[self.head]
 

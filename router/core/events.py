@@ -32,6 +32,8 @@ class DropReason:
     """Its model has crashed one backend after the other, and is not run for a while."""
     LOST: Final = "backend-lost"
     """Its backend died and there was no time left to run it again."""
+    INPUT_LATE: Final = "input-late"
+    """Its input did not reach a backend in time, or its result its frontend; nor a second time."""
     NO_BACKEND: Final = "no-backend"
     """No backend that could run it was up, and in reach of its frontend, while it could wait."""
     HUNG: Final = "hung"

@@ -196,9 +196,11 @@ class FairAdmission(Admission):
         backends = max(1, self.source.pool.backends)
         best: tuple[float, int, bool] = (0.0, 1, False)
         for variant in self.variants:
-            plan_ns = self.source.costs.of(variant, kind).plan_ns
+            cost = self.source.costs.of(variant, kind)
+            plan_ns = cost.plan_ns
             size = max(1, bisect_right(plan_ns, slo_ns * backends // (backends + 1)) - 1)
-            cost_ns = plan_ns[size] / size
+            # Margins are for deadlines: a backend's time is spent as batches take it on average.
+            cost_ns = cost.mean_ratio(size) * cost.p50_ns[size] / size
             if best[0] == 0.0 or cost_ns < best[0]:
                 slack_ns = max(slo_ns - plan_ns[size], plan_ns[size] // backends, 1)
                 best = (cost_ns, slack_ns, plan_ns[size] <= slo_ns)

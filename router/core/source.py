@@ -5,20 +5,18 @@ from typing import Final
 
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import (
-    Answer,
     Apart,
     Batch,
     ClientReport,
-    Drop,
     DropReason,
-    Effect,
     Request,
     SequenceStep,
 )
 from fermata.router.core.lead import Lead
+from fermata.router.core.outbox import Outbox
 from fermata.router.core.pool import Pool
 from fermata.router.core.queries.aim import BatchAim
-from fermata.router.core.signals import Ledger, Promise, Signals
+from fermata.router.core.signals import Promise, Signals
 from fermata.router.core.timers import Timer, Timers
 
 POOL: Final = 0
@@ -162,48 +160,6 @@ class Slot:
             else:
                 high = middle - 1
         return low
-
-
-FOR_WANT: Final = frozenset((DropReason.LATE, DropReason.WINDOW, DropReason.SHED, DropReason.FULL))
-"""Reasons that speak of too few backends: they are true only where some are up."""
-
-
-class Outbox:
-    """Where sources leave their effects; it keeps the account of who is still queued."""
-
-    __slots__ = ("effects", "granted", "ledger", "queued", "unserved")
-
-    def __init__(self, unserved: Callable[[Request], bool] = lambda request: False) -> None:
-        """`unserved` tells whether no backend could have run a request while it waited."""
-        self.unserved = unserved
-        self.effects: list[Effect] = []
-        self.queued: dict[int, Request] = {}
-        self.granted: set[int] = set()
-        """Requests whose dispatch is among the effects."""
-        self.ledger = Ledger()
-
-    def drop(self, request: Request, reason: str) -> None:
-        """End a queued request without a result."""
-        held = self.queued.pop(request.rid, None)
-        assert held is request, "a request that ends has been queued, and has not ended"
-        if request.error and reason not in (DropReason.CANCELLED, DropReason.MOVED):
-            # Whatever kept it from running again, this is why it has no result.
-            reason = DropReason.FAILED
-        reason = self.true_reason(request, reason)
-        self.ledger.on_drop(request, reason)
-        self.effects.append(Drop(request, reason))
-
-    def true_reason(self, request: Request, reason: str) -> str:
-        """Where no backend could have run a request, that is why it was dropped."""
-        wanting = reason in FOR_WANT and self.unserved(request)
-        return DropReason.NO_BACKEND if wanting else reason
-
-    def answer(self, request: Request, label: int, accuracy: float) -> None:
-        """End a queued request with a result that needs no backend."""
-        held = self.queued.pop(request.rid, None)
-        assert held is request, "a request that ends has been queued, and has not ended"
-        self.ledger.on_answer(request)
-        self.effects.append(Answer(request, label, accuracy))
 
 
 class SourceTimer(Timer):

@@ -18,14 +18,12 @@ from fermata.router.core.events import Batch, Drop, DropReason, Request, Retry
 from fermata.router.core.lead import Lead
 from fermata.router.core.margins.ratios import RatioWindow
 from fermata.router.core.matching.backend_state import BackendState
-from fermata.router.core.matching.lane import Lane
-from fermata.router.core.matching.rank import RULES
-from fermata.router.core.matching.standing import Standing
 from fermata.router.core.matching.time_share import TimeParty
+from fermata.router.core.outbox import Outbox
 from fermata.router.core.pool import Pool
 from fermata.router.core.replacement import Successor, replace_sources
 from fermata.router.core.shares import FairAdmission
-from fermata.router.core.source import POOL, Outbox, Slot, own_lane
+from fermata.router.core.source import Slot
 
 
 @dataclass(frozen=True)
@@ -57,33 +55,6 @@ class Keeper(Told):
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         return Batch(self.variant, self.queue[:1])
-
-
-class Crowder(Told):
-    """Gives a busy backend a batch behind the rank's back."""
-
-    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
-        batch = super().grant(now_ns, slot)
-        state = self.engine.backend(slot.backend)
-        if state.running is not None and batch is not None:
-            state.queued = [batch] * RULES.queued_max
-        return batch
-
-    engine: Engine
-
-
-class Forgetter(Told):
-    """Takes its bid back in the midst of a grant."""
-
-    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
-        standing(self.engine, self).bid = None
-        return None
-
-    engine: Engine
-
-
-def standing(engine: Engine, source: Told) -> Standing:
-    return engine.ranks[0].standings[source.number][POOL]
 
 
 def backend(engine: Engine) -> BackendState:
@@ -127,7 +98,7 @@ def door(engine: Engine, source: Told, *variants: int) -> FairAdmission:
 # Requests and batches
 
 
-@breaks("Engine.on_request", "request.rid not in queued")
+@breaks("Intake.on_request", "request.rid not in queued")
 def request_comes_twice() -> None:
     engine = waiting(Told())
     send(engine, 0)
@@ -158,12 +129,12 @@ def request_is_answered_that_was_granted() -> None:
     engine.outbox.answer(running.requests[0], 0, 1.0)
 
 
-@breaks("RankThread._grant", "held is request")
+@breaks("BidMatcher._grant", "held is request")
 def request_is_granted_twice() -> None:
     busy(Keeper(), backends=2)
 
 
-@breaks("RankThread._grant", "first.application == batch.requests[-1].application")
+@breaks("BidMatcher._grant", "first.application == batch.requests[-1].application")
 def batch_mixes_applications() -> None:
     source = Told()
     engine = make(source, backends=0)
@@ -173,14 +144,14 @@ def batch_mixes_applications() -> None:
     engine.on_backend_up(0, 0)
 
 
-@breaks("RankThread._grant", "first.expires_at_ns >= now_ns")
+@breaks("BidMatcher._grant", "first.expires_at_ns >= now_ns")
 def request_is_granted_after_its_limit() -> None:
     source = Told()
     source.ripe_at_ns = ms(200)
     advance(busy(source), ms(250))
 
 
-@breaks("RankThread._grant", "0 < size <= slot.size_max(batch.variant)")
+@breaks("BidMatcher._grant", "0 < size <= slot.size_max(batch.variant)")
 def batch_is_empty() -> None:
     source = Told()
     source.size_max = 0
@@ -202,190 +173,6 @@ def batch_ends_that_was_never_granted() -> None:
     make(Told()).on_done(0, 0, ms(5))
 
 
-# Backends
-
-
-@breaks("RankThread._grant", "state.free")
-def busy_backend_is_granted() -> None:
-    source = Told()
-    engine = busy(source)
-    send(engine, 1)
-    waits = standing(engine, source)
-    assert waits.bid is not None
-    engine.ranks[0]._grant(0, backend(engine), waits, waits.bid, engine.leads[0])
-
-
-@breaks("RankThread._grant", "len(state.queued) < state.queued_max")
-def too_many_batches_wait_on_a_backend() -> None:
-    source = Crowder()
-    source.engine = make(source, lead_ns=ms(2))
-    send(source.engine, 0)
-    send(source.engine, 1)
-    advance(source.engine, ms(5))
-
-
-@breaks("RankThread._grant", "start_at_ns >= now_ns")
-def lead_is_negative() -> None:
-    engine = make(Told())
-    engine.leads[0].start_ns = -ms(1)
-    send(engine, 0, ms(10))
-
-
-@breaks("RankThread.start_next", "state.running is None")
-def next_batch_starts_beside_the_running_one() -> None:
-    busy().ranks[0].start_next(ms(1), 0)
-
-
-@breaks("Engine.on_backend_up", "backend not in self.backend_rank")
-def backend_is_in_two_sub_clusters() -> None:
-    engine = Engine(Costs(), ranks=2)
-    engine.on_backend_up(0, 0, rank=0)
-    engine.on_backend_up(0, 0, rank=1)
-
-
-@breaks("RankThread.undrain", "state.draining")
-def backend_is_given_back_that_never_went() -> None:
-    make(Told()).ranks[0].undrain(0, 0)
-
-
-@breaks("RankThread._count", "self.signals.backends == sum(")
-def backend_is_counted_twice() -> None:
-    engine = make(Told())
-    engine.ranks[0].signals.backends += 1
-    engine.on_backend_up(0, 1)
-
-
-@breaks("RankThread._leave", "not lane.members")
-def lane_goes_that_has_a_backend() -> None:
-    engine = make(Owner(), backends=0)
-    engine.on_backend_up(0, 0, owner=0)
-    lane = engine.ranks[0].lanes[own_lane(0)]
-    lane.members.append(BackendState(engine.ranks[0].offer, 1, 0, lane, None))
-    engine.on_backend_down(0, 0)
-
-
-# A lane's sets
-
-
-@breaks("Lane.add", "self.members[at].backend != state.backend")
-def backend_is_in_a_lane_twice() -> None:
-    make(Told()).ranks[0].add_backend(0, 0)
-
-
-@breaks("Lane.remove", "state.bit == 1 << at")
-def members_are_in_another_order_than_their_bits() -> None:
-    engine = make(Told(), backends=2)
-    backend(engine).lane.members.reverse()
-    engine.on_backend_down(0, 0)
-
-
-@breaks("_narrow", "backends == ANY or not backends & bit")
-def set_keeps_a_backend_that_has_gone() -> None:
-    engine = busy()
-    backend(engine).lane.weak |= backend(engine).bit
-    engine.on_backend_down(0, 0)
-
-
-@breaks("Lane.undrain", "not self.up & state.bit")
-def backend_drains_but_is_counted_on() -> None:
-    engine = make(Told())
-    backend(engine).draining = True
-    engine.ranks[0].undrain(0, 0)
-
-
-@breaks("Lane.hold", "bool(holders & bit) == (before is not None and variant in before)")
-def holders_are_not_told_of_a_load() -> None:
-    engine = make(Told())
-    backend(engine).resident = frozenset((0,))
-    engine.on_resident(0, 0, frozenset())
-
-
-@breaks("Lane.offer", "self.up & state.bit")
-def draining_backend_is_offered() -> None:
-    engine = busy()
-    engine.on_drain(0, 0)
-    backend(engine).draining = False
-    engine.on_done(ms(5), 0, ms(5))
-
-
-@breaks("Lane.offer", "state.running is not None or not state.queued")
-def backend_with_a_batch_that_nobody_starts_is_offered() -> None:
-    engine = make(Told())
-    state = backend(engine)
-    state.queued = [Batch(0, [request(1)])]
-    state.lane.offer(state, weak=False)
-
-
-@breaks("Lane.withdraw", "bool(self.free & state.bit) == state.free")
-def backend_is_free_in_the_set_only() -> None:
-    engine = make(Told())
-    backend(engine).free = False
-    engine.on_drain(0, 0)
-
-
-@breaks("Lane.first_free", "state.free")
-def busy_backend_is_in_the_set_of_free_ones() -> None:
-    engine = busy()
-    backend(engine).lane.free |= backend(engine).bit
-    send(engine, 1)
-
-
-@breaks("Lane.no_better", "found & state.bit")
-def declined_backend_is_no_peer_of_its_own() -> None:
-    source = Told()
-    source.may_run, source.declines = frozenset((0,)), {0}
-    engine = make(source)
-    backend(engine).lane.kinds[0] = 0
-    send(engine, 0)
-
-
-# Bids
-
-
-@breaks("RipeBids.first", "first[2].key == first[0]")
-def bid_changes_its_key_while_it_waits() -> None:
-    source = Told()
-    engine = waiting(source)
-    standing(engine, source).key += 1
-    engine.on_backend_up(0, 0)
-
-
-@breaks("Lane.wait", "standing.lane is self")
-def bid_waits_in_another_lane() -> None:
-    source = Told()
-    Lane(1, ()).wait(standing(waiting(source), source))
-
-
-@breaks("RankThread._place", "away_ns > 0")
-def bid_is_void_from_the_start() -> None:
-    source = Told()
-    source.expires_at_ns = ms(1)
-    send(make(source), 0, ms(5))
-
-
-@breaks("RankThread.offer", "bid is not None")
-def bid_is_gone_that_waits() -> None:
-    source = Told()
-    engine = waiting(source)
-    standing(engine, source).bid = None
-    engine.on_backend_up(0, 0)
-
-
-@breaks("RankThread._seek", "bid is not None")
-def bid_is_gone_between_two_offers() -> None:
-    source = Forgetter()
-    source.engine = make(source, backends=2)
-    send(source.engine, 0)
-
-
-@breaks("Signals.on_grant", "waited_ns >= 0")
-def bid_is_ripe_since_later() -> None:
-    source = Told()
-    engine = waiting(source)
-    standing(engine, source).ripe_since_ns = ms(5)
-    engine.on_backend_up(0, 0)
-
-
 # Sources
 
 
@@ -396,14 +183,14 @@ def source_may_run_nothing() -> None:
     make(source)
 
 
-@breaks("Engine.add_application", "source.number < 0 or source in self.sources")
+@breaks("Intake.add_application", "source.number < 0 or source in self.sources")
 def source_serves_two_engines() -> None:
     source = Told()
     make(source)
     make(source)
 
 
-@breaks("Engine.add_application", "len(self.leads) == len(self.runs)")
+@breaks("Intake.add_application", "len(self.leads) == len(self.runs)")
 def application_has_two_leads() -> None:
     engine = make(Told())
     engine.leads.append(Lead())

@@ -6,7 +6,8 @@ import random
 import pytest
 
 from fermata.foundation.units import ms
-from fermata.router.core.costs import Costs, fixed_cost_ns
+from fermata.router.core.costs import Costs
+from fermata.router.core.margins.fixed_cost import fixed_cost_ns
 from fermata.router.core.margins.ratios import RULES, RatioWindow
 from fermata.router.core.source import Slot
 
@@ -238,6 +239,34 @@ def test_slot_expects_what_batches_of_that_size_have_usually_taken() -> None:
     assert slot.expect_ns(0, 1) == ms(5)
 
 
+def test_batches_take_the_mean_of_two_humps() -> None:
+    costs = costs_of([4, 4, 4, 4, 8, 8, 8, 8])
+    cost = costs.of(0)
+    run(costs, 4, 1.0, times=14)
+    assert cost.mean_ratio(4) == 1.0
+    run(costs, 4, 3.0, times=10)
+    # 14 of 4 ms and 10 of 12 ms. Sizes that have not run are as those that have.
+    assert cost.mean_ratio(4) == pytest.approx(44 / 24)
+    assert cost.mean_ratio(1) == cost.mean_ratio(8) == cost.mean_ratio(4)
+    run(costs, 1, 1.5, times=16)
+    assert (cost.mean_ratio(1), cost.mean_ratio(8)) == (1.5, cost.mean_ratio(4))
+
+
+def test_before_batches_tell_they_take_what_the_profile_says() -> None:
+    costs = costs_of([5, 6], [10, 12])
+    run(costs, 2, 1.5, times=2)
+    assert costs.of(0).mean_ratio(2) == 1.0
+    run(costs, 2, 1.5, times=1)
+    assert (costs.of(0).mean_ratio(1), costs.of(0).mean_ratio(2)) == (1.0, 1.5)
+
+
+def test_in_the_mean_a_hang_is_a_slow_run() -> None:
+    costs = costs_of([5])
+    run(costs, 1, 1.0, times=39)
+    run(costs, 1, 1000.0, times=1)
+    assert costs.of(0).mean_ratio(1) == pytest.approx((39 + RULES.hang) / 40)
+
+
 def test_slot_uses_the_backends_own_factor() -> None:
     slot = slot_for(0, 1.5, None)
     assert not slot.plain(0)
@@ -304,3 +333,59 @@ def test_a_slow_backend_that_nothing_fits_is_tried_again_after_a_while() -> None
     assert costs.backend_factor == {0: 9.0}
     costs.refuse(0)
     assert costs.backend_factor == {}
+    observe(costs, 1.0, times=9, backend=0)
+    assert costs.backend_factor == {}
+
+
+def test_a_trial_of_a_slow_backend_tells_with_its_first_batch() -> None:
+    costs = costs_of([5])
+    observe(costs, 1.0, times=200, backend=1)
+    observe(costs, 9.0, times=8, backend=0)
+    patience = RULES.refusals
+    for _ in range(20):
+        for _ in range(patience):
+            assert costs.backend_factor == {0: 9.0}
+            costs.refuse(0)
+        assert costs.backend_factor == {}
+        observe(costs, 9.0, backend=0)
+        observe(costs, 1.0, backend=1)
+        patience = min(2 * patience, RULES.refusals_max)
+    # Three of 228 batches counted as everyone's, until its factor was known: the trials did not.
+    assert costs.of(0).factor == 1.0
+    # It has recovered: the same holds for one that comes back.
+    for _ in range(patience):
+        costs.refuse(0)
+    observe(costs, 1.0, backend=0)
+    assert costs.backend_factor == {}
+    observe(costs, 9.0, times=8, backend=0)
+    for _ in range(RULES.refusals):
+        costs.refuse(0)
+    assert costs.backend_factor == {}
+
+
+def test_patience_with_a_slow_backend_ends_with_its_slowness() -> None:
+    costs = costs_of([5])
+    observe(costs, 1.0, times=20, backend=1)
+    observe(costs, 9.0, times=8, backend=0)
+    for _ in range(RULES.refusals):
+        costs.refuse(0)
+    observe(costs, 9.0, backend=0)
+    observe(costs, 1.0, times=8, backend=0)
+    assert costs.backend_factor == {}
+    observe(costs, 9.0, times=8, backend=0)
+    for _ in range(RULES.refusals):
+        assert costs.backend_factor == {0: 9.0}
+        costs.refuse(0)
+    assert costs.backend_factor == {}
+
+
+def test_whoever_has_nowhere_else_to_go_tries_a_slow_backend_soon_each_time() -> None:
+    costs = costs_of([5])
+    observe(costs, 1.0, times=20, backend=1)
+    observe(costs, 9.0, times=8, backend=0)
+    for _ in range(8):
+        costs.refuse(0, alone=True)
+        assert costs.backend_factor == {0: 9.0}
+        costs.refuse(0, alone=True)
+        assert costs.backend_factor == {}
+        observe(costs, 9.0, backend=0)

@@ -26,6 +26,9 @@ class CostRules:
     """So many times what other sizes say, a size's own 99th percentile is a mistake."""
     common: float = 0.9
     """Share of the runs of a size that no fault has touched."""
+    hang: float = 4.0
+    """So many times what no fault has touched, a run hung. In means it counts as that: how long it
+    hung says nothing of the time that runs take."""
     trial_after: int = 8
     """Batches of its siblings after which a variant that they keep from running is tried."""
     trial_after_max: int = 8192
@@ -43,6 +46,8 @@ class CostRules:
     refusals: int = 64
     """Offers of a slow backend that nothing fits: after so many it is tried as if it were not slow,
     or one that has recovered would never show it."""
+    refusals_max: int = 4096
+    """That grows twofold with each such trial that shows it as slow as before, up to here."""
     backend_tolerance: float = 0.05
     """A backend is planned with a factor of its own once it is this much slower than its peers."""
 
@@ -94,6 +99,12 @@ class RatioWindow:
     def quantile(self, share: float) -> float:
         count = len(self.ordered)
         return self.ordered[min(count - 1, int(share * count))]
+
+    def mean(self, most: float) -> float:
+        """The mean, with what is above `most` counted as that."""
+        below = bisect_left(self.ordered, most)
+        count = len(self.ordered)
+        return (sum(self.ordered[:below]) + most * (count - below)) / count
 
 
 class Octave:

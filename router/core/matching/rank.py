@@ -1,74 +1,25 @@
-"""RankThread: matches ripe bids to backends for one sub-cluster (Symphony section 4.5)."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+"""RankThread: the rank of one sub-cluster (Symphony section 4.5), with its sources and backends."""
 
 from fermata.router.core.costs import Costs
-from fermata.router.core.events import Apart, Batch, Dispatch
+from fermata.router.core.events import Batch
 from fermata.router.core.lead import Lead
 from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.lane import Lane
+from fermata.router.core.matching.matcher import RULES, BidMatcher, RankRules
 from fermata.router.core.matching.standing import Standing
 from fermata.router.core.matching.time_share import TimeParty, TimeShares
+from fermata.router.core.outbox import Outbox
 from fermata.router.core.pool import Pool
 from fermata.router.core.retries import Retries
-from fermata.router.core.source import (
-    POOL,
-    POOL_ONLY,
-    Bid,
-    Outbox,
-    Slot,
-    Source,
-    SourceContext,
-    SourceTimer,
-    kind_lane,
-    own_lane,
-)
+from fermata.router.core.source import POOL, Source, SourceTimer, kind_lane, own_lane
 from fermata.router.core.timers import Timers
 
 
-@dataclass(frozen=True, slots=True)
-class RankRules:
-    """Limits of how a rank offers backends."""
+class RankThread(BidMatcher):
+    """Sources and backends that come and go, and batches that end. A state machine with timers, no
+    thread."""
 
-    tries: int = 16
-    """Backends that a ripe bid is offered in one go; the next ones have their turn at the next."""
-    idle_ns: int = 500_000_000
-    """A slow backend on which nothing has run for so long may have recovered."""
-    look_again_ns: int = 200_000
-    """A bid that is to be ripe sooner than this is given its exact time."""
-    last_ns: int = 100_000_000
-    """For which a backend whose batch failed comes after its peers, times its errors in a row."""
-    last_ns_max: int = 10_000_000_000
-    queued_max: int = 2
-    """Batches that wait on a backend behind the one that runs. Where these run shorter than their
-    lead, a single one would leave the backend idle."""
-
-
-RULES: Final = RankRules()
-
-
-class RankThread(SourceContext):
-    """Grants backends to ripe bids, smallest key first. A state machine with timers, no thread."""
-
-    __slots__ = (
-        "backends",
-        "batches",
-        "kinds",
-        "lanes",
-        "nodes",
-        "parties",
-        "retries",
-        "rules",
-        "settled_at_ns",
-        "shallow",
-        "sharers",
-        "slot",
-        "standings",
-        "vacant",
-        "waits_ns",
-    )
+    __slots__ = ("kinds", "parties", "retries", "settled_at_ns", "shallow", "sharers", "vacant")
 
     def __init__(
         self,
@@ -80,16 +31,9 @@ class RankThread(SourceContext):
         shallow: set[int],
         rules: RankRules = RULES,
     ) -> None:
-        super().__init__(costs, timers, outbox, leads)
-        self.rules = rules
-        self.nodes = nodes
-        """By backend, where the driver knows them."""
+        super().__init__(costs, timers, outbox, leads, nodes, rules)
         self.shallow = shallow
         """Backends on which one batch may wait, whatever the rules say."""
-        self.backends: dict[int, BackendState] = {}
-        self.lanes: dict[int, Lane] = {POOL: Lane(POOL, costs.swap_in_ns)}
-        self.standings: list[dict[int, Standing]] = []
-        """By the source's number, then by lane."""
         self.vacant: list[int] = []
         """Numbers of sources that have left."""
         self.parties: dict[Source, TimeParty] = {}
@@ -98,97 +42,11 @@ class RankThread(SourceContext):
         """Those of them with a lane for each backend of the pool."""
         self.kinds: tuple[int, ...] = ()
         """Kinds of the pool's backends."""
-        self.waits_ns: dict[int, float] = {}
-        """By the lane of a kind: moving average of how long ripe bids waited there."""
-        self.slot = Slot(costs)
-        self.batches = 0
         self.settled_at_ns = 0
         self.retries = Retries()
         self.add_source(self.retries)
 
-    def free_backends(self, source: Source, lane: int = POOL) -> int:
-        free = self.lanes[POOL].free
-        return (free & self.standings[source.number][lane].able()).bit_count() if free else 0
-
-    def free_of_kind(self, source: Source, kind: int) -> int:
-        pool = self.lanes[POOL]
-        able = self.standings[source.number][POOL].able()
-        return (pool.free & pool.kinds.get(kind, 0) & able).bit_count()
-
-    def backends_of_kind(self, kind: int) -> int:
-        pool = self.lanes[POOL]
-        return (pool.up & pool.kinds.get(kind, 0)).bit_count()
-
-    def wait_ns(self, kind: int) -> float:
-        return self.waits_ns.get(kind_lane(kind), 0.0)
-
-    def batches_ahead(self) -> int:
-        return self.rules.queued_max
-
-    def backends_for(self, source: Source) -> int:
-        standing = self.standings[source.number][POOL]
-        return (standing.lane.up & standing.able()).bit_count()
-
-    def serves(self, source: Source) -> bool:
-        if source.owns_backends:
-            return source.pool.backends > 0
-        return self.backends_for(source) > 0
-
-    def free_at_ns(self, backend: int) -> int:
-        return self.backends[backend].free_at_ns
-
-    def resident(self, backend: int) -> frozenset[int] | None:
-        return self.backends[backend].resident
-
-    def kind(self, backend: int) -> int:
-        return self.backends[backend].kind
-
-    def owner(self, backend: int) -> Source | None:
-        return self.backends[backend].owner
-
-    def errors(self, backend: int) -> int:
-        return self.backends[backend].errors
-
-    def lanes_of(self, owner: Source | None) -> Sequence[int]:
-        if owner is None:
-            return POOL_ONLY
-        return [each.lane.index for each in self.backends.values() if each.owner is owner]
-
-    def runs_elsewhere(
-        self, owner: Source | None, backend: int, variant: int, well: bool = False
-    ) -> bool:
-        return any(
-            each.owner is owner
-            and each.backend != backend
-            and not each.draining
-            and not (well and each.errors)
-            and self.runs(each.backend, variant)
-            for each in self.backends.values()
-        )
-
-    def reaches(self, owner: Source | None, variant: int, apart: Apart) -> bool:
-        return any(
-            each.owner is owner
-            and not each.draining
-            and each.backend not in apart.avoid
-            and self.runs(each.backend, variant)
-            for each in self.backends.values()
-        )
-
-    def pool_backends(self, variant: int) -> list[int]:
-        return [
-            each.backend
-            for each in self.backends.values()
-            if each.owner is None and not each.draining and self.runs(each.backend, variant)
-        ]
-
-    def has_idle(self, owner: Source | None) -> bool:
-        return any(
-            each.owner is owner and each.running is None and not each.draining
-            for each in self.backends.values()
-        )
-
-    # Sources and their bids
+    # Sources
 
     def add_source(self, source: Source) -> None:
         if self.vacant:
@@ -269,51 +127,6 @@ class RankThread(SourceContext):
         for each in (source, self.retries):
             self._quit(each, lane.index)
         del self.lanes[lane.index]
-
-    def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
-        standings = self.standings[source.number]
-        for lane in lanes:
-            standing = standings.get(lane)
-            if standing is not None and self._place(now_ns, standing):
-                self._seek(now_ns, standing)
-
-    def ask(self, now_ns: int, standing: Standing) -> None:
-        """Ask a source for its bid, and grant it if it is ripe and there is a backend."""
-        if self._place(now_ns, standing):
-            self._seek(now_ns, standing)
-
-    def _place(self, now_ns: int, standing: Standing) -> bool:
-        """Ask a source for its bid; true if it is ripe, and wants other than it waits for."""
-        bid = standing.source.bid(now_ns, standing.index)
-        standing.bid = bid
-        if bid is None:
-            standing.stamp = 0
-            standing.ripe_stamp = 0
-            return False
-        look_at_ns = bid.ripe_at_ns
-        ripe = look_at_ns <= now_ns
-        if ripe:
-            look_at_ns = bid.expires_at_ns + 1
-        else:
-            standing.ripe_stamp = 0
-        if standing.stamp == 0 or standing.armed_at_ns > look_at_ns:
-            # Each request that joins makes its batch ripe, and expire, a little earlier. Looking
-            # again at three quarters of the way costs a few wake-ups for each batch, and saves a
-            # heap entry for each request.
-            away_ns = look_at_ns - now_ns
-            assert away_ns > 0, "a bid is void from the start, and would be asked for without end"
-            if away_ns > self.rules.look_again_ns:
-                look_at_ns -= away_ns >> 2
-            standing.armed_at_ns = look_at_ns
-            self.timers.arm(standing, look_at_ns)
-        if not ripe:
-            return False
-        if standing.ripe_stamp == 0:
-            standing.ripe_since_ns = now_ns
-        elif standing.key == bid.key and not bid.again:
-            return False
-        standing.key = bid.key
-        return True
 
     # Backends
 
@@ -460,6 +273,8 @@ class RankThread(SourceContext):
         self.signals.uptime_ns += self.signals.backends * (now_ns - self.settled_at_ns)
         self.settled_at_ns = now_ns
 
+    # Batches
+
     def finish(self, backend: int, run_ns: int, size: int = -1) -> Batch:
         """The running batch has ended after `run_ns`: learn from it, if so many of it ran."""
         state = self.backends[backend]
@@ -501,195 +316,3 @@ class RankThread(SourceContext):
             ends_at_ns = max(ends_at_ns, batch.ready_at_ns) + batch.expect_ns
         state.free_at_ns = ends_at_ns
         self._offer_ahead(now_ns, state, batch)
-
-    def _offer_ahead(self, now_ns: int, state: BackendState, batch: Batch) -> None:
-        """Have the backend offered so early that the next batch, if it is like this one, is there
-        when it is free."""
-        requests = batch.requests
-        lead_ns = self.leads[requests[0].application].ns(len(requests))
-        if lead_ns > 0 and len(state.queued) < state.queued_max and not state.trial:
-            self.timers.arm(state, max(now_ns + 1, state.free_at_ns - lead_ns))
-        else:
-            self.timers.disarm(state)
-
-    def offer(self, now_ns: int, state: BackendState) -> None:
-        """This backend can be had from now on: offer it to the bids that wait for such a one."""
-        overdue = state.running is not None and state.free_at_ns <= now_ns
-        if state.draining or len(state.queued) >= state.queued_max or overdue:
-            return
-        lane, weak = state.lane, self._weak(state)
-        if state.running is None and state.last_until_ns > now_ns:
-            weak = True
-            self.timers.arm(state, state.last_until_ns)
-        lane.offer(state, weak)
-        declined: list[Standing] = []
-        while state.free and (lane.ripe or lane.narrow):
-            standing = lane.first_ripe(state)
-            if standing is None:
-                break
-            standing.ripe_stamp = 0
-            bid = standing.bid
-            assert bid is not None
-            lead = self._lead_of(standing.source, bid)
-            if bid.expires_at_ns < now_ns:
-                self.ask(now_ns, standing)
-            elif lead.by_node and self._too_far(now_ns, state, bid, lead):
-                declined.append(standing)
-            elif self._grant(now_ns, state, standing, bid, lead):
-                self.ask(now_ns, standing)
-                if standing.index < POOL:
-                    self._ask_beside(now_ns, standing)
-            else:
-                declined.append(standing)
-        for standing in declined:
-            self._stay(now_ns, standing)
-
-    def _weak(self, state: BackendState) -> bool:
-        """Whether it is slower, or has less memory, than its peers."""
-        costs, backend = self.costs, state.backend
-        return backend in costs.backend_factor or backend in costs.backend_room
-
-    # Matching
-
-    def _seek(self, now_ns: int, standing: Standing) -> None:
-        """Offer a ripe bid the backends that can be had and may serve it, one after the other:
-        what fits one of them may not fit another. If none takes it, it waits."""
-        lane = standing.lane
-        standing.ripe_stamp = 0
-        declined = 0
-        while lane.free and declined < self.rules.tries:
-            state = self._first_free(now_ns, standing)
-            if state is None:
-                standing.passed = 0
-                break
-            bid = standing.bid
-            assert bid is not None
-            lead = self._lead_of(standing.source, bid)
-            if lead.by_node and self._too_far(now_ns, state, bid, lead):
-                standing.passed |= state.bit
-                continue
-            if self._grant(now_ns, state, standing, bid, lead):
-                standing.passed = declined = 0
-                if standing.index < POOL:
-                    self._ask_beside(now_ns, standing)
-                if not self._place(now_ns, standing):
-                    return
-            else:
-                declined += 1
-                # A busy, weak or far backend speaks for itself alone.
-                alone = state.running is not None or bool(lead.by_node) or self._weak(state)
-                standing.passed |= state.bit if alone else lane.no_better(state, standing.source)
-        if declined:
-            self._stay(now_ns, standing)
-        else:
-            lane.wait(standing)
-
-    def _ask_beside(self, now_ns: int, standing: Standing) -> None:
-        """Ask for a source's bids in the other parts of the pool: its queue is another now."""
-        for index, each in list(self.standings[standing.source.number].items()):
-            if index < POOL and each is not standing:
-                self.ask(now_ns, each)
-
-    def _stay(self, now_ns: int, standing: Standing) -> None:
-        """Keep a bid in the race that has handed every slot back, but only for the next one."""
-        since_ns = standing.ripe_since_ns
-        if self._place(now_ns, standing):
-            standing.ripe_since_ns = since_ns
-            standing.lane.wait(standing)
-
-    def _first_free(self, now_ns: int, standing: Standing) -> BackendState | None:
-        lane, among = standing.lane, standing.able() & ~standing.passed
-        while True:
-            state = lane.first_free(among)
-            if state is None or state.running is None or state.free_at_ns > now_ns:
-                return state
-            # An overdue backend is not offered a batch that could not start; its end will be.
-            lane.withdraw(state)
-
-    def _weigh_refusal(self, now_ns: int, state: BackendState) -> int:
-        """It weighs much where whoever was refused has nowhere else to go: in a lane of its own, or
-        in a pool that is slow as a whole and idle for it."""
-        alone = state.owner is not None
-        slow = self.costs.backend_factor
-        idle = now_ns - state.free_at_ns >= self.rules.idle_ns
-        if not alone and idle and len(slow) >= self.pool.backends:
-            pool = [each for each in self.backends.values() if each.owner is None]
-            alone = all(each.draining or each.backend in slow for each in pool)
-        return self.costs.rules.refusals // 2 if alone else 1
-
-    def _lead_of(self, source: Source, bid: Bid) -> Lead:
-        return source.lead if bid.application < 0 else self.leads[bid.application]
-
-    def _too_far(self, now_ns: int, state: BackendState, bid: Bid, lead: Lead) -> bool:
-        """Whether inputs would come too late to this backend's node; others may be nearer."""
-        there = lead.by_node.get(self.nodes.get(state.backend, ""), lead)
-        return now_ns + there.ns(bid.size) - lead.ns(bid.size) > bid.expires_at_ns
-
-    def _learn_wait(self, standing: Standing, waited_ns: int) -> None:
-        """Count how long a granted bid was ripe; of those for one kind also by kind."""
-        self.signals.on_grant(waited_ns)
-        if standing.index < POOL:
-            mean_ns = self.waits_ns.get(standing.index, 0.0)
-            mean_ns += self.signals.wait_weight * (waited_ns - mean_ns)
-            self.waits_ns[standing.index] = mean_ns
-
-    def _grant(
-        self, now_ns: int, state: BackendState, standing: Standing, bid: Bid, lead: Lead
-    ) -> bool:
-        slot = self.slot
-        source = standing.source
-        if lead.by_node:
-            lead = lead.by_node.get(self.nodes.get(state.backend, ""), lead)
-        ready_at_ns = now_ns + lead.ns(1)
-        start_at_ns = max(ready_at_ns, state.free_at_ns)
-        assert state.free
-        assert start_at_ns >= now_ns, "a lead is negative"
-        slot.offer(state.backend, state.kind, start_at_ns, state.resident)
-        if lead.per_request_ns:
-            slot.fetch(ready_at_ns, lead.per_request_ns)
-        batch = source.grant(now_ns, slot)
-        if batch is None:
-            if slot.factor != 1.0:
-                self.costs.refuse(state.backend, self._weigh_refusal(now_ns, state))
-            return False
-        state.lane.withdraw(state)
-        self._learn_wait(standing, now_ns - standing.ripe_since_ns)
-        self.batches += 1
-        batch.batch_id = self.batches
-        size = batch.size
-        assert 0 < size <= slot.size_max(batch.variant)
-        batch.ready_at_ns = ready_at_ns
-        batch.start_at_ns = start_at_ns
-        batch.plan_ns = slot.plan_ns(batch.variant, size)
-        if lead.per_request_ns:
-            wait_ns = slot.wait_ns(size)
-            batch.ready_at_ns += lead.per_request_ns * (size - 1)
-            batch.start_at_ns += wait_ns
-            batch.plan_ns -= wait_ns
-        batch.expect_ns = slot.expect_ns(batch.variant, size)
-        if standing.party is not None and state.lane.shares is not None:
-            state.lane.shares.charge(standing.party, batch.expect_ns)
-        if self.costs.trials:
-            self.costs.end_trial(batch.variant)
-        batch.swap_in_ns = slot.swap_in_ns(batch.variant)
-        if state.resident is not None and batch.variant not in state.resident:
-            # The next grant will find it there.
-            state.lane.hold(state, frozenset((batch.variant,)))
-        state.free_at_ns = batch.start_at_ns + batch.expect_ns
-        if state.running is None:
-            state.running = batch
-        else:
-            assert len(state.queued) < state.queued_max
-            state.queued.append(batch)
-        self._offer_ahead(now_ns, state, batch)
-        queued, granted = self.outbox.queued, self.outbox.granted
-        first = batch.requests[0]
-        assert first.expires_at_ns >= now_ns
-        assert first.application == batch.requests[-1].application
-        for request in batch.requests:
-            rid = request.rid
-            held = queued.pop(rid, None)
-            assert held is request, "a request is granted once, and only while it is queued"
-            granted.add(rid)
-        self.outbox.effects.append(Dispatch(state.backend, batch))
-        return True

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fermata.applications.application import Application
+from fermata.clients.load.arrivals import gamma
 from fermata.foundation.units import SECOND
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -124,16 +125,7 @@ def _renewal(rps: float, end_ns: int, shape: float, rng: np.random.Generator) ->
     """Arrivals whose gaps are Gamma-distributed with mean 1 / rps."""
     if rps <= 0:
         return np.zeros(0, np.int64)
-    end_s = end_ns / SECOND
-    chunks: list[npt.NDArray[np.float64]] = []
-    reached_s = 0.0
-    while reached_s < end_s:
-        count = int(1.1 * rps * (end_s - reached_s)) + 100
-        times = reached_s + np.cumsum(rng.gamma(shape, 1.0 / (rps * shape), count))
-        chunks.append(times)
-        reached_s = float(times[-1])
-    at_ns = (np.concatenate(chunks) * SECOND).astype(np.int64)
-    return at_ns[at_ns < end_ns]
+    return gamma(rps, end_ns, shape, rng)
 
 
 def _poisson(scenario: Scenario, share: float, rng: np.random.Generator) -> Phased:

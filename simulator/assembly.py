@@ -51,6 +51,8 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly
             sub_clusters=_sub_clusters(scenario),
         )
     )
+    for each in built.engine.ranks:
+        each.lead_per_request_ns = scenario.fetch_ns
     for application in range(len(scenario.applications)) if scenario.homes else ():
         built.engine.move_application(0, application, application)
     if not scenario.scales:

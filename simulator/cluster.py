@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from fermata.foundation.units import NEVER
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import Batch
-from fermata.router.core.matching.rank import RULES
+from fermata.router.core.matching.matcher import RULES
 from fermata.simulator.scenario.scenario import Fault
 
 START_FAULT = 0
@@ -59,17 +59,23 @@ class EmulatedCluster:
         variation: float = 0.0,
         spreads: Sequence[Sequence[Sequence[float]]] | None = None,
         kind_of: Sequence[int] = (),
+        slow: tuple[float, float] = (0.0, 1.0),
+        fetch_ns: int = 0,
     ) -> None:
         """`spreads`: of the logarithm of run times, by kind, variant and batch size less one.
-        `kind_of`: by backend; empty: all are alike."""
+        `kind_of`: by backend; empty: all are alike. `slow`: the share of runs that are held up,
+        and how many times as long they take."""
         self.backends = [EmulatedBackend(kind) for kind in kind_of or (0,) * backends]
         self.costs = costs
         self.dispatch_ns = dispatch_ns
+        self.fetch_ns = fetch_ns
+        """Beyond the dispatch, for each input."""
         self.jitter = [(start_ns + from_ns, spread) for from_ns, spread in jitter]
         self.rng = rng
         # Log-normal with mean 1: ln(1 + variation^2) is the variance of its logarithm.
         self.log_spread = math.sqrt(math.log1p(variation * variation))
         self.spreads = spreads
+        self.slow_share, self.slow_factor = slow
         self.sequence = 0
         self.agenda: list[tuple[int, int, int, int, int]] = []
         """(when, kind, tie-break, backend or fault, incarnation), earliest first."""
@@ -99,7 +105,7 @@ class EmulatedCluster:
         while len(self.backends) <= backend:
             self.backends.append(EmulatedBackend())
         state = self.backends[backend]
-        arrives_at_ns = now_ns + self.dispatch_ns
+        arrives_at_ns = now_ns + self.dispatch_ns + self.fetch_ns * batch.size
         if state.running is None:
             self._start(arrives_at_ns, backend, batch)
         else:
@@ -121,6 +127,8 @@ class EmulatedCluster:
         if self.log_spread > 0.0:
             draw = self.rng.gauss(-0.5 * self.log_spread**2, self.log_spread)
             run_ns = max(1, int(run_ns * math.exp(draw)))
+        if self.slow_share > 0.0 and self.rng.random() < self.slow_share:
+            run_ns = max(1, int(run_ns * self.slow_factor))
         if state.slowness != 1.0:
             run_ns = int(run_ns * state.slowness)
         run_ns += batch.swap_in_ns

@@ -118,6 +118,8 @@ class Driver:
             scenario.variation,
             spreads(scenario) if scenario.draw == "profile" else None,
             scenario.kind_of,
+            (scenario.slow_share, scenario.slow_factor),
+            scenario.fetch_ns,
         )
         count = len(self.arrivals.at_ns)
         self.start_ns = array("q", bytes(8 * count))
@@ -210,7 +212,7 @@ class Driver:
             self.contents,
             time.perf_counter() - wall_s,
             time.process_time() - cpu_s,
-            self.scenario.backends * end if control is None else control.allocated_ns,
+            self.scenario.backends * end if control is None else control.backends.allocated_ns,
             () if control is None else tuple(control.windows),
             () if control is None else tuple(control.plans),
             None if self.queries is None else self.queries.log,

@@ -27,6 +27,7 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.pool_signals import read_pools
+from fermata.simulator.scaled_backends import ScaledBackends
 from fermata.simulator.scenario.scenario import Scenario
 
 READING, READY, LOADED = range(3)
@@ -69,6 +70,10 @@ class ScalingControl:
         self.engine = engine
         self.ownership = ownership
         self.enter = enter
+        startup_ns = 0 if scenario.autoscaler is None else scenario.autoscaler.startup_ns
+        self.backends = ScaledBackends(
+            engine, ownership, lambda at_ns, backend: enter(at_ns, READY, backend), startup_ns
+        )
         self.applications = scenario.applications
         self.numbers = {each.name: number for number, each in enumerate(scenario.applications)}
         spec = scenario.autoscaler
@@ -81,34 +86,17 @@ class ScalingControl:
         """Answers of known accuracy, by application."""
         self.right = [0.0] * len(scenario.applications)
         """Right ones among them, as accuracies lead one to expect."""
-        self.startup_ns = 0 if spec is None else spec.startup_ns
         self.plan_file = "" if scenario.epochs is None else scenario.epochs.plan_file
         self.end_ns = scenario.warmup_ns + scenario.duration_ns
-        ranks = len(engine.ranks)
         self.plan = Plan(dict.fromkeys(self.numbers, 0))
         """The sub-cluster that serves each application."""
         self.going: Plan | None = None
         """The plan whose models are being loaded."""
         self.targets: tuple[int, ...] = ()
-        self.members: list[set[int]] = [set() for _ in range(ranks)]
-        """Backends that are up, by sub-cluster."""
-        self.starting: dict[int, int] = {}
-        """The sub-cluster of each backend on its way."""
-        self.draining: dict[int, int] = {}
-        """The sub-cluster of each backend that ends its last batch."""
         self.windows: list[WindowLog] = []
         self.plans: list[EpochLog] = []
-        self.allocated_ns = 0
-        self.counted_at_ns = 0
 
     # Accounts
-
-    def allocated(self) -> int:
-        return sum(map(len, self.members)) + len(self.starting) + len(self.draining)
-
-    def _count_time(self, now_ns: int) -> None:
-        self.allocated_ns += self.allocated() * (now_ns - self.counted_at_ns)
-        self.counted_at_ns = now_ns
 
     def _reading(self, now_ns: int) -> ClusterReading:
         for rank in self.engine.ranks:
@@ -126,7 +114,7 @@ class ScalingControl:
                     pools=pools,
                 )
                 for rank, members, pools in zip(
-                    self.engine.ranks, self.members, self._pools(now_ns), strict=True
+                    self.engine.ranks, self.backends.members, self._pools(now_ns), strict=True
                 )
             ),
             plan=self.plan,
@@ -180,24 +168,22 @@ class ScalingControl:
         """Place the models, and bring up the backends that there are at the start."""
         kept = None
         if self.plan_file and Path(self.plan_file).exists():
-            kept = load_plan(self.plan_file, [str(rank) for rank in range(len(self.members))])
+            kept = load_plan(self.plan_file, [str(rank) for rank in range(len(self.engine.ranks))])
         self.loop.on_start(0, self._reading(0), backends, kept)
         self._carry_out(0)
         for backend in range(backends):
-            self._up(0, backend, backend % len(self.members))
+            self.backends.bring_up(0, backend, backend % len(self.engine.ranks))
         self._await_reading()
 
     def finish(self, now_ns: int) -> None:
-        self._count_time(min(now_ns, self.end_ns))
+        self.backends.count_time(min(now_ns, self.end_ns))
 
     def on_agenda(self, now_ns: int, kind: int, subject: int) -> None:
         if kind == READING:
             self._read(now_ns)
             self._await_reading()
         elif kind == READY:
-            rank = self.starting.pop(subject, None)
-            if rank is not None:
-                self._up(now_ns, subject, rank)
+            self.backends.on_ready(now_ns, subject)
         else:
             self._settle(now_ns)
             self._read(now_ns)
@@ -209,16 +195,7 @@ class ScalingControl:
             application = batch.requests[0].application
             self.rated[application] += len(batch.requests)
             self.right[application] += accuracy * len(batch.requests)
-        self.on_idle(now_ns, backend)
-
-    def on_idle(self, now_ns: int, backend: int) -> None:
-        """A backend may go once it has ended its last batch."""
-        if backend in self.draining:
-            state = self.engine.backend(backend)
-            if not state.batches():
-                self._count_time(now_ns)
-                del self.draining[backend]
-                self.engine.on_backend_down(now_ns, backend)
+        self.backends.on_idle(now_ns, backend)
 
     def _read(self, now_ns: int) -> None:
         self.loop.on_reading(now_ns, self._reading(now_ns))
@@ -244,26 +221,23 @@ class ScalingControl:
                     self._apply(now_ns, effect.plan)
 
     def _log_window(self, now_ns: int, ended: WindowEnded) -> None:
-        allocated = self.allocated()
+        allocated = self.backends.allocated()
         for rank, (window, advice) in enumerate(zip(ended.windows, ended.advice, strict=True)):
             self.windows.append(WindowLog(now_ns, rank, window, advice, allocated))
 
     def _set_targets(self, now_ns: int, targets: tuple[int, ...]) -> None:
         self.targets = targets
-        on_their_way = list(self.starting.values())
         for rank, target in enumerate(targets):
-            change = target - len(self.members[rank]) - on_their_way.count(rank)
-            if change > 0:
-                self._start(now_ns, rank, change)
-            elif change < 0:
-                self._release(now_ns, rank, -change)
+            # A new backend loads every model of its sub-cluster.
+            own = [self.applications[self.numbers[name]] for name in self.plan.models_of(rank)]
+            self.backends.set_target(now_ns, rank, target, sum(map(load_ns, own)))
 
     def _solve(self, now_ns: int, asked: SolvePlacement) -> None:
         # The solver's libraries are needed for placement alone.
-        from fermata.partitioner.solve import solve
+        from fermata.partitioner.two_level import solve_two_level
 
         try:
-            found = solve(asked.problem, asked.limit_s)
+            found = solve_two_level(asked.problem, asked.limit_s)
         except ConfigError:
             if not asked.problem.current.home:
                 raise
@@ -276,10 +250,10 @@ class ScalingControl:
     def _apply(self, now_ns: int, plan: Plan) -> None:
         """Load what comes on every backend of its new home; the old one serves it meanwhile."""
         self.going = plan
-        by_target = [0] * len(self.members)
+        by_target = [0] * len(self.engine.ranks)
         for name in plan.away(self.plan):
             by_target[plan.home[name]] += load_ns(self.applications[self.numbers[name]])
-        if any(self.members):
+        if any(self.backends.members):
             self.enter(now_ns + max(by_target), LOADED, 0)
         else:
             # Nothing runs yet: what comes up brings its models.
@@ -292,48 +266,6 @@ class ScalingControl:
         for name in self.going.away(self.plan):
             self.engine.move_application(now_ns, self.numbers[name], self.going.home[name])
         self.plan, self.going = self.going, None
-
-    # Backends
-
-    def _up(self, now_ns: int, backend: int, rank: int) -> None:
-        self._count_time(now_ns)
-        self.members[rank].add(backend)
-        owner = self.ownership.take(backend)
-        self.engine.on_backend_up(now_ns, backend, rank=rank, owner=owner)
-
-    def _start(self, now_ns: int, rank: int, count: int) -> None:
-        self._count_time(now_ns)
-        taken = {*self.starting, *self.draining}.union(*self.members)
-        # A new backend loads every model of its sub-cluster.
-        own = [self.applications[self.numbers[name]] for name in self.plan.models_of(rank)]
-        ready_at_ns = now_ns + self.startup_ns + sum(map(load_ns, own))
-        backend = 0
-        for _ in range(count):
-            # The lowest numbers: the rank gathers work there, and the others are idle for long.
-            while backend in taken:
-                backend += 1
-            taken.add(backend)
-            self.starting[backend] = rank
-            self.enter(ready_at_ns, READY, backend)
-
-    def _release(self, now_ns: int, rank: int, count: int) -> None:
-        """First those that are not up yet, then the highest numbers, which are idle longest, of
-        the owners that can spare them."""
-        self._count_time(now_ns)
-        for backend in sorted(self.starting, reverse=True):
-            if count and self.starting[backend] == rank:
-                del self.starting[backend]
-                count -= 1
-        for _ in range(count):
-            owner = self.ownership.richest()
-            backend = max(
-                each for each in self.members[rank] if self.ownership.owner[each] == owner
-            )
-            self.members[rank].discard(backend)
-            self.draining[backend] = rank
-            self.ownership.release(backend)
-            self.engine.on_drain(now_ns, backend)
-            self.on_idle(now_ns, backend)
 
 
 def placed_models(scenario: Scenario, accuracy: float | None = None) -> list[PlacedModel]:

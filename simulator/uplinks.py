@@ -6,35 +6,33 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from fermata.applications.application import Application
+from fermata.clients.emulated_link import EmulatedLink
 from fermata.clients.uplink import Uplink
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.events import Advise, ClientReport
-from fermata.simulator.scenario.network_spec import BandwidthTrace, NetworkSpec
+from fermata.simulator.scenario.network_spec import NetworkSpec
 
 CLOCK_NS_MAX = 1000 * SECOND
 """A camera's clock is ahead of the server's, or behind, by any time up to this."""
 
 
 class Camera:
-    """One client with a clock of its own, and its link, which sends in order."""
+    """One client with a clock of its own, and its link."""
 
     __slots__ = (
         "accuracy_floor",
         "clock_ns",
         "fps",
-        "free_at_ns",
-        "offset_ns",
+        "link",
         "pinned",
         "slo_ns",
-        "trace",
         "uplink",
     )
 
     def __init__(
         self,
         uplink: Uplink,
-        trace: BandwidthTrace,
-        offset_ns: int,
+        link: EmulatedLink,
         clock_ns: int,
         round_trip_ns: int,
         accuracy_floor: float,
@@ -43,23 +41,13 @@ class Camera:
         self.uplink = uplink
         self.fps = uplink.fps
         self.slo_ns = uplink.slo_ns
-        self.trace = trace
-        self.offset_ns = offset_ns
-        """Where in the trace it starts."""
+        self.link = link
         self.clock_ns = clock_ns
         """Time that its clock shows at the start of the run."""
-        self.free_at_ns = 0
-        """When the last frame has left its link."""
         self.accuracy_floor = accuracy_floor
         self.pinned = pinned
         """The engine's number of the only variant that may serve it; -1: any."""
         uplink.estimator.on_probe(round_trip_ns)
-
-    def carry(self, now_ns: int, bits: int) -> int:
-        """When a frame that enters the link now has left it."""
-        start_ns = max(now_ns, self.free_at_ns)
-        self.free_at_ns = self.trace.arrival_ns(start_ns + self.offset_ns, bits) - self.offset_ns
-        return self.free_at_ns
 
 
 @dataclass(slots=True)
@@ -120,8 +108,7 @@ class Uplinks:
                         uplink.sizer.asked = top
                     self.cameras[len(self.cameras) + 1] = Camera(
                         uplink,
-                        trace,
-                        offset_ns,
+                        EmulatedLink(trace, offset_ns),
                         clock_ns,
                         spec.round_trip_ns,
                         group.accuracy_floor,
@@ -166,7 +153,7 @@ class Uplinks:
             camera.accuracy_floor,
             camera.pinned,
         )
-        arrives_at_ns = camera.carry(now_ns, bits) + self.way_ns
+        arrives_at_ns = camera.link.carry(now_ns, bits) + self.way_ns
         self._enter(arrives_at_ns, CameraFrame(rid, client, side, left_ns, report))
         return True
 

@@ -26,7 +26,8 @@ from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, DeferredOptions
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SELECTIONS
-from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.jellyfish.options import JellyfishOptions
+from fermata.router.policies.jellyfish.source import Jellyfish
 from fermata.router.policies.lookahead.market import Market
 from fermata.router.policies.lookahead.source import LookaheadQueue
 from fermata.router.policies.pipelines.stages import STAGES, StageThread

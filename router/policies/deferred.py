@@ -358,7 +358,7 @@ class ModelThread(Source):
         With a backend to spare the others have one of their own, and nobody needs to go.
         """
         queue, window = self.queue, self.window
-        if queue.lost > LOSSES.losing and not spare and not queue.extra:
+        if queue.lost > LOSSES.losing and not spare:
             desk = self.desk
             backends = desk.backends_of_kind(self.kind) if self.mixed else desk.backends_for(self)
             wide = overload_window(queue, self.plan_ns, start_at_ns, backends)

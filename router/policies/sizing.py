@@ -91,6 +91,7 @@ def overload_window(
     """The batch that a head must leave room for where some have to go anyway: the largest that
     can be filled. It is less where the next backend comes so soon that a head which is passed over
     could still run there."""
-    full = queue.largest_full(start_at_ns, plan_ns.__getitem__, len(plan_ns) - 1)
+    largest = queue.largest_full_rows if queue.extra else queue.largest_full
+    full = largest(start_at_ns, plan_ns.__getitem__, len(plan_ns) - 1)
     next_ns = plan_ns[full] / max(1.0, backends)
     return min(full, bisect_right(plan_ns, next_ns + plan_ns[1]) - 1)

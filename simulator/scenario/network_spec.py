@@ -5,38 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fermata.clients.emulated_link import BandwidthTrace
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import check_positive, refuse
-from fermata.foundation.units import SECOND, ms, seconds
+from fermata.foundation.units import ms, seconds
 from fermata.foundation.validation import Fields, fields
 
 NETWORK_KEYS = ("traces", "frames", "round_trip_ms", "adaptation")
 TRACE_KEYS = ("mbps", "step_s", "file")
 ADAPTATIONS = ("advised", "throughput")
-
-
-@dataclass(frozen=True, slots=True)
-class BandwidthTrace:
-    """Bandwidth step by step, wrapping at the end."""
-
-    bps: tuple[float, ...]
-    step_ns: int
-
-    def arrival_ns(self, start_ns: int, bits: float) -> int:
-        """When so many bits have passed that started then."""
-        at_ns = start_ns
-        while True:
-            step = at_ns // self.step_ns
-            bps = self.bps[step % len(self.bps)]
-            ends_at_ns = (step + 1) * self.step_ns
-            takes_ns = int(bits / bps * SECOND)
-            if at_ns + takes_ns <= ends_at_ns:
-                return at_ns + takes_ns
-            bits -= bps * (ends_at_ns - at_ns) / SECOND
-            at_ns = ends_at_ns
-
-    def at(self, now_ns: int) -> float:
-        return self.bps[now_ns // self.step_ns % len(self.bps)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +34,7 @@ def read_network(top: Fields) -> NetworkSpec | None:
         return None
     row = top.inner("network", NETWORK_KEYS)
     traces = {
-        name: _read_trace(fields(f"network.traces.{name}.", f"traces.{name}", trace, TRACE_KEYS))
+        name: read_trace(fields(f"network.traces.{name}.", f"traces.{name}", trace, TRACE_KEYS))
         for name, trace in row.mapping("traces").items()
     }
     if not traces:
@@ -70,7 +47,8 @@ def read_network(top: Fields) -> NetworkSpec | None:
     )
 
 
-def _read_trace(row: Fields) -> BandwidthTrace:
+def read_trace(row: Fields) -> BandwidthTrace:
+    """A trace given as a list or as a file."""
     if row.has("file"):
         table = read_csv(row.text("file"), ("t_s", "mbps"))
         mbps = [values[1] for values in table]

@@ -49,6 +49,7 @@ SCENARIO_KEYS = (
     "policy_options",
     "execution",
     "dispatch_ms",
+    "fetch_ms",
     "arrivals",
     "rate_rps",
     "popularity",
@@ -64,7 +65,7 @@ SCENARIO_KEYS = (
     "pipeline_rule",
 )
 DRAWS = ("median", "profile")
-EXECUTION_KEYS = ("jitter", "variation", "draw")
+EXECUTION_KEYS = ("jitter", "variation", "draw", "slow_share", "slow_factor")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")
@@ -99,7 +100,13 @@ class Scenario:
     """Coefficient of variation of run times about the profiled one, both ways."""
     draw: str = "median"
     """Run times before jitter: the profile's `median`, or `profile`: drawn from it and the p99."""
+    slow_share: float = 0.0
+    """Share of the runs that something else on the machine holds up."""
+    slow_factor: float = 2.5
+    """These take so many times as long."""
     dispatch_ns: int = 0
+    fetch_ns: int = 0
+    """Time that each input of a batch takes on its way, beside the batch that runs."""
     arrivals: ArrivalSpec = field(default_factory=ArrivalSpec)
     shares: tuple[float, ...] = ()
     """Share of each application in the whole rate."""
@@ -217,6 +224,7 @@ def build_scenario(
         check_movable(each.policy or policy for each in applications)
     check_backends("backends", backends, owners_of(applications, policy, options))
     shares = _read_shares(top, applications, pipelines, arrivals)
+    execution = top.inner("execution", EXECUTION_KEYS)
     duration_s = top.positive("duration_s")
     duration_ns = seconds(30 if duration_s is None else duration_s)
     if duration_ns < 1:
@@ -230,10 +238,13 @@ def build_scenario(
         warmup_ns=seconds(top.number("warmup_s", 2)),
         policy=policy,
         policy_options=options,
-        jitter=_read_jitter(top),
-        variation=top.inner("execution", EXECUTION_KEYS).number("variation", 0.0),
-        draw=top.inner("execution", EXECUTION_KEYS).choice("draw", DRAWS, "median"),
+        jitter=_read_jitter(execution),
+        variation=execution.number("variation", 0.0),
+        draw=execution.choice("draw", DRAWS, "median"),
+        slow_share=execution.fraction("slow_share") or 0.0,
+        slow_factor=execution.positive("slow_factor") or 2.5,
         dispatch_ns=ms(top.number("dispatch_ms", 0)),
+        fetch_ns=ms(top.number("fetch_ms", 0)),
         arrivals=arrivals,
         shares=shares[: len(applications)],
         faults=_read_faults(top, backends),
@@ -324,8 +335,7 @@ def _simulated(given: tuple[Application, ...]) -> tuple[Application, ...]:
     return tuple(replace(application, name=name) for application, name in named)
 
 
-def _read_jitter(top: Fields) -> tuple[tuple[int, float], ...]:
-    execution = top.inner("execution", EXECUTION_KEYS)
+def _read_jitter(execution: Fields) -> tuple[tuple[int, float], ...]:
     jitter = execution.data.get("jitter", 0.0)
     if not isinstance(jitter, list):
         return ((0, execution.number("jitter", 0.0)),)

@@ -8,7 +8,8 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.events import Advise, ClientReport, Dispatch, Drop, DropReason, Request
 from fermata.router.policies.family import Family, family_of
 from fermata.router.policies.jellyfish.dominance import accurate_order
-from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.jellyfish.options import JellyfishOptions
+from fermata.router.policies.jellyfish.source import Jellyfish
 
 SIZES = (128, 224, 320)
 TABLES = ([10.0, 14.0, 18.0], [15.0, 22.0, 29.0], [25.0, 40.0, 55.0])
@@ -57,6 +58,24 @@ def test_client_on_a_poor_network_is_told_to_send_small_ones() -> None:
     made, _ = engine()
     made.on_report(0, 0, report(1, 1.5))
     assert [each.input_size for each in decide(made, 1)] == [128]
+
+
+def test_client_below_the_size_of_its_dnn_is_told_to_leave_time_for_falls() -> None:
+    made, _ = engine()
+    made.on_report(0, 0, report(1, 50))
+    made.on_report(0, 0, report(2, 3.5))
+    # 0.6 of what two runs at 320 pixels leave of 100 ms.
+    advice = {each.client: (each.input_size, each.network_ns) for each in decide(made, 1)}
+    assert advice == {1: (320, ms(30)), 2: (320, ms(30))}
+
+
+def test_client_below_the_size_of_its_dnn_sends_no_frame_that_holds_the_next_up() -> None:
+    made, _ = engine()
+    made.on_report(0, 0, report(1, 50, slo_ms=300))
+    made.on_report(0, 0, ClientReport(2, ms(300), 32.0, 8e6, 128, 100_000))
+    # Two runs of two at 320 pixels leave 220 ms; the next frame of the second comes after 31.25.
+    advice = {each.client: (each.input_size, each.network_ns) for each in decide(made, 1)}
+    assert advice == {1: (320, ms(100)), 2: (320, ms(31.25))}
 
 
 def test_advice_is_given_once() -> None:
@@ -189,3 +208,17 @@ def test_queue_of_a_lost_backend_moves() -> None:
     made.on_backend_down(ms(3), first[0].backend)
     again = [each for each in made.take_effects() if isinstance(each, Dispatch)]
     assert [each.backend for each in again] == [1 - first[0].backend]
+
+
+def test_frames_that_piled_up_run_on_a_smaller_dnn() -> None:
+    made, _ = engine()
+    made.on_report(0, 0, report(1, 50))
+    decide(made, 1)
+    made.on_request(ms(2), request(1, 1, ms(2)))
+    for rid in (2, 3):
+        made.on_request(ms(3), request(rid, 1, ms(3), left_ms=60))
+    made.take_effects()
+    made.on_done(ms(27), 0, ms(25))
+    # 36 ms are left: both take 40 at 320 pixels, and 22 at 224.
+    (batch,) = [each.batch for each in made.take_effects() if isinstance(each, Dispatch)]
+    assert (batch.variant, [each.rid for each in batch.requests]) == (1, [2, 3])

@@ -10,10 +10,10 @@ from typing import Final
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, own_lane
+from fermata.router.core.source import NO_LANES, Bid, Slot, own_lane
+from fermata.router.policies.baselines.routed_on_arrival import RoutedOnArrival
 from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import learn_slo_ns, size_for_half
-from fermata.router.policies.unassigned import Unassigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +208,12 @@ class Route:
         return worker
 
 
-class Partitioned(Source):
+class Partitioned(RoutedOnArrival):
     """Each application has fixed shares of fixed backends until the next epoch. Requests are
     routed on arrival; a backend serves its queues in turn, never waiting for a batch to fill."""
 
-    owns_backends = True
-
     def __init__(self, families: Sequence[Family], options: PartitionedOptions) -> None:
-        self.variants = {family.application: family.serving for family in families}
+        super().__init__(families)
         self.options = options
         self.workers: dict[int, PartitionWorker] = {}
         self.routes: dict[int, Route] = {}
@@ -226,19 +224,10 @@ class Partitioned(Source):
         self.counts = dict.fromkeys(self.variants, 0)
         """Arrivals since the last plan."""
         self.rps = dict.fromkeys(self.variants, 0.0)
-        self.slo_ns = dict.fromkeys(self.variants, 0)
         self.sizes = dict.fromkeys(self.variants, 1)
         self.began_at_ns = -1
         self.planned_at_ns = 0
         self.replan_at_ns = -1
-        self.stranded = Unassigned(self)
-
-    def attach(self, desk: SourceContext) -> None:
-        super().attach(desk)
-        self.tables = {
-            application: desk.costs.of(variant).plan_ns
-            for application, variant in self.variants.items()
-        }
 
     # Events
 
@@ -258,7 +247,7 @@ class Partitioned(Source):
             self._place()
         route = self.routes.get(application, self.everyone)
         if route is None:
-            self.stranded.add(request, self._alone_ns(application))
+            self.stranded.add(request, self.alone_ns(application))
             return NO_LANES
         worker = route.next()
         queue = worker.queues.get(application)
@@ -292,10 +281,6 @@ class Partitioned(Source):
         for request in homeless:
             lanes.extend(self._enqueue(request))
         return lanes
-
-    def on_time(self, now_ns: int) -> Sequence[int]:
-        self.stranded.drop_hopeless(now_ns)
-        return NO_LANES
 
     # The plan
 
@@ -351,10 +336,6 @@ class Partitioned(Source):
 
     # Bid and grant
 
-    def _alone_ns(self, application: int) -> int:
-        """Run time of a request alone."""
-        return self.desk.lead_ns(1, application) + self.tables[application][1]
-
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         worker = self.workers.get(lane - own_lane(0))
         if worker is None:
@@ -377,7 +358,7 @@ class Partitioned(Source):
         """Drop the first requests that could not even run alone; returns when the next one goes."""
         next_at_ns = NEVER
         for application, queue in list(worker.queues.items()):
-            alone_ns = self._alone_ns(application)
+            alone_ns = self.alone_ns(application)
             while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
                 late = queue.pop()
                 self.drop_late(late, self.variants[application], late.deadline_ns)

@@ -7,10 +7,10 @@ from random import Random
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, own_lane
+from fermata.router.core.source import NO_LANES, Bid, Slot, own_lane
+from fermata.router.policies.baselines.routed_on_arrival import RoutedOnArrival
 from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import learn_slo_ns, size_for_half
-from fermata.router.policies.unassigned import Unassigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +38,18 @@ class Replica:
         self.bid = Bid()
 
 
-class TimeoutBatching(Source):
+class TimeoutBatching(RoutedOnArrival):
     """Requests are routed on arrival to the less loaded of two random backends, and leave in
     batches that are full or have waited long enough. It orders nothing by deadline; it only drops
     what would end too late, when its turn comes."""
 
-    owns_backends = True
-
     def __init__(self, families: Sequence[Family], options: TimeoutOptions, rng: Random) -> None:
-        self.variants = {family.application: family.serving for family in families}
+        super().__init__(families)
         self.options = options
         self.rng = rng
         self.replicas: dict[int, Replica] = {}
         self.up: list[Replica] = []
-        self.slo_ns = dict.fromkeys(self.variants, 0)
         self.size_max = dict.fromkeys(self.variants, 1)
-        self.stranded = Unassigned(self)
-
-    def attach(self, desk: SourceContext) -> None:
-        super().attach(desk)
-        self.tables = {
-            application: desk.costs.of(variant).plan_ns
-            for application, variant in self.variants.items()
-        }
 
     # Events
 
@@ -70,7 +59,7 @@ class TimeoutBatching(Source):
         if slo_ns != self.slo_ns[application]:
             self._learn_size_max(application, slo_ns)
         if not self.up:
-            self.stranded.add(request, self._alone_ns(application))
+            self.stranded.add(request, self.alone_ns(application))
             return NO_LANES
         return self._enqueue(self._less_loaded(), request)
 
@@ -128,15 +117,11 @@ class TimeoutBatching(Source):
         lanes: list[int] = []
         for request in homeless:
             # In a new queue it would wait its turn again, perhaps for nothing.
-            if request.expires_at_ns < now_ns + self._alone_ns(request.application):
+            if request.expires_at_ns < now_ns + self.alone_ns(request.application):
                 self._drop_late(request)
             else:
                 lanes.extend(self.on_request(now_ns, request))
         return lanes
-
-    def on_time(self, now_ns: int) -> Sequence[int]:
-        self.stranded.drop_hopeless(now_ns)
-        return NO_LANES
 
     def _learn_size_max(self, application: int, slo_ns: int) -> None:
         self.slo_ns[application] = learn_slo_ns(self.slo_ns[application], slo_ns)
@@ -147,10 +132,6 @@ class TimeoutBatching(Source):
         self.size_max[application] = min(size_max, len(table) - 1)
 
     # Bid and grant
-
-    def _alone_ns(self, application: int) -> int:
-        """Run time of a request alone."""
-        return self.desk.lead_ns(1, application) + self.tables[application][1]
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         replica = self.replicas.get(lane - own_lane(0))
@@ -179,7 +160,7 @@ class TimeoutBatching(Source):
         """Drop the first requests that could not even run alone; returns when the next one goes."""
         next_at_ns = NEVER
         for application, queue in list(replica.queues.items()):
-            alone_ns = self._alone_ns(application)
+            alone_ns = self.alone_ns(application)
             while queue and queue[0].expires_at_ns < now_ns + alone_ns:
                 self._drop_late(queue.popleft())
                 replica.load -= 1

@@ -16,6 +16,7 @@ from fermata.router.policies.jellyfish.problem import (
     make_client,
     make_zoo,
 )
+from fermata.router.policies.jellyfish.raised import ClientLimits, raise_dnns
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +62,22 @@ class MappingProblem:
             known = wish.pinned in self.variants
             pinned = self.variants.index(wish.pinned) if known else len(self.variants)
         fps = max(wish.fps, 1.0) * (1.0 + self.headroom)
-        floor = max(self.floor, wish.accuracy_floor)
+        limits = self.limits(wish)
+        return make_client(zoo, wish.number, fps, limits.budgets_ns, limits.floor, pinned)
+
+    def limits(self, wish: ClientNeeds) -> ClientLimits:
+        """The limits that a client's network, source and wishes set."""
         budgets_ns = budgets(wish, self.input_sizes, self.spent_ns)
-        if pinned is None and wish.source_size:
+        if wish.pinned < 0 and wish.source_size:
             # Larger inputs would show a DNN nothing more; the smallest is for everybody.
             most = max(wish.source_size, min(self.input_sizes))
             budgets_ns = [
                 left_ns if side <= most else 0.0
                 for side, left_ns in zip(self.input_sizes, budgets_ns, strict=True)
             ]
-        return make_client(zoo, wish.number, fps, budgets_ns, floor, pinned)
+        floor = max(self.floor, wish.accuracy_floor)
+        left_ns = wish.slo_ns - self.spent_ns - wish.round_trip_ns
+        return ClientLimits(left_ns, budgets_ns, floor, wish.pinned >= 0)
 
 
 def budgets(wish: ClientNeeds, input_sizes: Sequence[int], spent_ns: int) -> list[float]:
@@ -98,6 +105,8 @@ class Post(NamedTuple):
     batch: int
     clients: tuple[int, ...]
     """Their numbers; where there are none it goes on as it is."""
+    network_share: float = 1.0
+    """Of the time that is left for their networks, which clients may fill."""
 
 
 class Assignment(NamedTuple):
@@ -112,7 +121,12 @@ def assignment_of(plan: MappingPlan, input_sizes: Sequence[int], kinds: int = 1)
     """The plan without what it was made from."""
     by_size = sorted(range(len(input_sizes)), key=lambda dnn: (input_sizes[dnn], dnn))
     posts = [
-        Post(share.dnn // kinds, share.batch, tuple(client.number for client in share.clients))
+        Post(
+            share.dnn // kinds,
+            share.batch,
+            tuple(client.number for client in share.clients),
+            share.network_share,
+        )
         for share in plan.shares
     ]
     left_out: list[tuple[int, int]] = []
@@ -130,4 +144,7 @@ def answer(
     decider.use(question.zoo(), question.kinds or (0,) * question.workers)
     clients = question.clients(decider.zoo)
     plan = decider.decide(clients, question.workers, expired, question.kinds)
+    if decider.effort.selection != "published":
+        limits = {wish.number: question.limits(wish) for wish in question.wishes}
+        plan = raise_dnns(decider.zoo, plan, question.input_sizes, limits)
     return assignment_of(plan, question.input_sizes, decider.zoo.kinds)

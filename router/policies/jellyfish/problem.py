@@ -134,6 +134,8 @@ class Share:
     batch: int
     """0 where it serves nobody."""
     clients: tuple[Client, ...]
+    network_share: float = 1.0
+    """Of the time that is left for their networks, which clients may fill."""
 
     @property
     def load(self) -> int:

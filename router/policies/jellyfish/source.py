@@ -1,7 +1,7 @@
 """Jellyfish's worker side: a queue for each backend, fed by the clients mapped to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
@@ -11,48 +11,23 @@ from fermata.router.core.events import Advise, Batch, ClientReport, DropReason, 
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
 from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family
-from fermata.router.policies.jellyfish.decision import SPLITS, Decider, SearchEffort
+from fermata.router.policies.jellyfish.backlog import dnn_in_time
+from fermata.router.policies.jellyfish.decision import Decider
 from fermata.router.policies.jellyfish.dominance import accurate_order
 from fermata.router.policies.jellyfish.known_clients import KnownClient
-from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
+from fermata.router.policies.jellyfish.mapping_problem import (
+    Assignment,
+    MappingProblem,
+    Post,
+    answer,
+)
+from fermata.router.policies.jellyfish.options import (
+    JellyfishOptions,
+    JellyfishRules,
+    make_decider,
+)
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
-from fermata.router.policies.jellyfish.problem import make_zoo
 from fermata.router.policies.unassigned import Unassigned
-
-
-@dataclass(frozen=True, slots=True)
-class JellyfishRules:
-    """How soon clients are mapped anew."""
-
-    gone_after_ns: int = 2 * SECOND
-    """A client that has said nothing for so long asks for nothing."""
-    soon_ns: int = 100_000_000
-    """Between two decisions, at least."""
-    relax_after: int = 8
-    """Decisions after which the margin of a DNN that nobody runs is trusted a little less."""
-    collapsed: float = 0.85
-    """A client whose bandwidth falls below this share of the planned one is planned anew at
-    once."""
-
-
-@dataclass(frozen=True, slots=True)
-class JellyfishOptions:
-    """How often, how hard and with what margins clients are mapped."""
-
-    replan_ns: int = 500_000_000
-    """From one decision to the next."""
-    replan_here: bool = True
-    """Decide within the router; false: somebody else asks and answers (`question`, `take_plan`)."""
-    selection: str = "resplit"
-    """`resplit`, or `published` for Algorithms 1 and 2 as printed."""
-    splits: int = SPLITS
-    """For `resplit`: pairs of backends that each decision re-splits, in all."""
-    turn: int = 4
-    """Decisions after which clients left out change places with clients served."""
-    headroom: float = 0.0
-    """Share of a client's frame rate kept free for bursts."""
-    prefetch: int = 5
-    """DNNs that a backend keeps at hand: the one it runs and its neighbours in size."""
 
 
 class MappedWorker:
@@ -304,9 +279,9 @@ class Jellyfish(Source):
                 worker.batch = post.batch
             for client in post.clients:
                 self.mapped[client] = backend
-                self._advise(client, post.dnn, post.batch, worker.kind, served=True)
+                self._advise(client, post, worker.kind, served=True)
         for client, dnn in plan.left_out:
-            self._advise(client, dnn, 1, kinds[0] if kinds else 0, served=False)
+            self._advise(client, Post(dnn, 1, ()), kinds[0] if kinds else 0, served=False)
         homeless.sort(key=lambda request: (request.deadline_ns, request.rid))
         lanes = set(self._enqueue_again(now_ns, homeless))
         return [worker.lane for worker in self.workers.values() if worker.lane in lanes]
@@ -324,13 +299,19 @@ class Jellyfish(Source):
             worker.dnn = dnn
             worker.at_hand = neighbours(dnn, self.options.prefetch, len(self.variants))
 
-    def _advise(self, client: int, dnn: int, batch: int, kind: int, served: bool) -> None:
+    def _advise(self, client: int, post: Post, kind: int, served: bool) -> None:
         known = self.clients.get(client)
         if known is None:
             return
-        run_ns = self.costs.of(self.variants[dnn], kind).plan_ns[batch]
+        run_ns = self.costs.of(self.variants[post.dnn], kind).plan_ns[post.batch]
         network_ns = known.last.slo_ns - self.lead.ns(1) - 2 * run_ns
-        advice = (self.input_sizes[dnn], network_ns, served)
+        if post.network_share < 1.0:
+            # The way there and back is not the client's to fill. A frame that is longer on its way
+            # than the next takes to come would hold that up.
+            room_ns = post.network_share * (network_ns - known.last.round_trip_ns)
+            room_ns = min(room_ns, SECOND / max(known.fps, 1.0))
+            network_ns = known.last.round_trip_ns + max(0, int(room_ns))
+        advice = (self.input_sizes[post.dnn], network_ns, served)
         if self.advised.get(client) != advice:
             self.advised[client] = advice
             self.outbox.effects.append(Advise(self.application, client, *advice))
@@ -378,12 +359,16 @@ class Jellyfish(Source):
         """The first requests by deadline, as many as end in time together: more than the planned
         batch where a burst asks for it and every deadline allows."""
         worker = self.workers[slot.backend]
-        variant = self.variants[worker.dnn]
+        dnn = worker.dnn
         worker.bid.again = False
-        if not slot.runs(variant):
+        if not slot.runs(self.variants[dnn]):
             batch = self._stand_in(worker, slot)
             worker.bid.again = batch is None
             return batch
+        if len(worker.queue) > 1:
+            waiting = worker.queue.items[worker.queue.head :]
+            dnn = dnn_in_time(slot, self.variants, dnn, waiting, self._allows)
+        variant = self.variants[dnn]
         for queue in (worker.queue, worker.spare):
             while len(queue) > 0:
                 budget_ns = queue.first().deadline_ns - slot.start_at_ns
@@ -394,7 +379,7 @@ class Jellyfish(Source):
                 if size > 0:
                     taken = queue.pop_many(size)
                     if queue is worker.queue:
-                        taken.extend(self._fill(worker, slot, worker.dnn, taken))
+                        taken.extend(self._fill(worker, slot, dnn, taken))
                     return Batch(self._suited(slot, variant, taken), taken)
                 self._drop_late(queue, variant, worker.kind)
         return None
@@ -462,9 +447,3 @@ class Jellyfish(Source):
 def _empty(worker: MappedWorker) -> list[Request]:
     taken = worker.queue.pop_many(len(worker.queue))
     return taken + worker.spare.pop_many(len(worker.spare))
-
-
-def make_decider(options: JellyfishOptions, rng: Random) -> Decider:
-    """The decider that these options ask for; its zoo comes with the first question."""
-    effort = SearchEffort(options.selection, options.splits)
-    return Decider(make_zoo((), ()), effort, options.turn, rng)

@@ -450,7 +450,7 @@ class LookaheadQueue(CentralQueue):
         queue, table = self.queue, self.tables[self.hull[0].variant]
         window = overload_window(queue, table, start_at_ns, self.backends)
         end_at_ns = start_at_ns + table[window]
-        while len(queue) >= window > 1 and queue.first().deadline_ns < end_at_ns:
+        while queue.rows >= window > 1 and queue.first().deadline_ns < end_at_ns:
             self.outbox.drop(queue.pop(), DropReason.WINDOW)
 
     def _price(self, now_ns: int) -> tuple[float, float]:

@@ -10,10 +10,11 @@ from fermata.router.core.admission import Admission, StreamAdmission
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Request
+from fermata.router.core.outbox import Outbox
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.replacement import Successor
 from fermata.router.core.shares import FairAdmission
-from fermata.router.core.source import Outbox, Source
+from fermata.router.core.source import Source
 from fermata.router.policies.application import ApplicationSpec
 from fermata.router.policies.auto import AUTO, resolved
 from fermata.router.policies.catalog import (

@@ -80,6 +80,7 @@ class RouterActor(RouterProcess):
             mark,
             turns if other else None,
             record,
+            time.thread_time_ns,
         )
 
     def _make_live(self) -> LiveRouter:

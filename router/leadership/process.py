@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -76,9 +76,11 @@ class RouterProcess:
         mark: str = "",
         other: Other | None = None,
         record: TermRecord | None = None,
+        cpu_clock: Callable[[], int] = lambda: 0,
     ) -> None:
         """`mark` tells a later owner whether this router is of its own making; `record` is the
-        cluster's own of terms."""
+        cluster's own of terms; `cpu_clock` tells the CPU time of the calling thread."""
+        self.cpu_clock = cpu_clock
         self.make_live = make_live
         self.heartbeat = heartbeat
         self.options = options
@@ -126,8 +128,13 @@ class RouterProcess:
     async def snapshot(self) -> RouterSnapshot:
         """Counters and signals."""
         standby, refused = bool(self.role.standbys), self.server.lobby.refused
-        tasks = len(asyncio.all_tasks())
-        return await in_turn(snapshot_in_slices(self.live, standby, tasks, refused))
+        tasks, cpu_ns = len(asyncio.all_tasks()), self.cpu_clock()
+        taken = await in_turn(snapshot_in_slices(self.live, standby, tasks, refused))
+        requests = sum(each.requests for each in taken.applications.values())
+        ranks = taken.ranks
+        if len(ranks) == 1:
+            ranks = [replace(ranks[0], router_cpu_ns=cpu_ns, router_requests=requests)]
+        return replace(taken, ranks=ranks)
 
     @led
     async def observe(self) -> RouterSnapshot:

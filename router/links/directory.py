@@ -85,7 +85,8 @@ def shifted(
         share * (1.0 + rules.gain * (headroom.get(home, mean) - mean)) for home, share in shares
     ]
     total = sum(grown)
-    floored = [max(each / total, rules.share_min) for each in grown]
+    # One without any share is closed.
+    floored = [max(each / total, rules.share_min) if each else 0.0 for each in grown]
     total = sum(floored)
     return tuple((home, each / total) for (home, _), each in zip(shares, floored, strict=True))
 

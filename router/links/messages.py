@@ -120,6 +120,8 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """(key, start, end) of its step in a sequence whose state a backend keeps; None: alone."""
     part: "QueryPart | None" = None
     """Its part in a query that the router knows, or will know; None: it stands alone."""
+    retried: bool = False
+    """A batch of it has failed, or taken its backend down, at an earlier home."""
 
 
 class QueryPart(msgspec.Struct, array_like=True, frozen=True):
@@ -241,6 +243,8 @@ class Dropped(msgspec.Struct, tag=20, array_like=True, frozen=True):
     """The error itself, where a batch failed."""
     unread: bool = False
     """No backend was told where its input lies."""
+    retried: bool = False
+    """It is handed back, and must not be run again more than once: see `Submit`."""
 
 
 class Unavailable(msgspec.Struct, tag=21, array_like=True, frozen=True):

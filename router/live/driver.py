@@ -18,14 +18,11 @@ from fermata.router.core.events import (
     DropReason,
     EndSession,
     Load,
-    Request,
-    SequenceStep,
     Unload,
     Verdict,
 )
-from fermata.router.core.source import Source
 from fermata.router.links.closing import CloseCode, Closed
-from fermata.router.links.directory import MOVED, Directory
+from fermata.router.links.directory import Directory
 from fermata.router.links.messages import (
     PROTOCOL,
     RID_BITS,
@@ -34,7 +31,6 @@ from fermata.router.links.messages import (
     ClientNetworkReport,
     Done,
     Drained,
-    Dropped,
     EndSequence,
     Evidence,
     FrontendStats,
@@ -49,22 +45,23 @@ from fermata.router.links.messages import (
     UnloadVariant,
 )
 from fermata.router.live.client_mapping import Assignments, ClientMapping
+from fermata.router.live.computations import Computations
 from fermata.router.live.dispatcher import BatchDispatcher
+from fermata.router.live.doubtful_drops import DoubtfulDrops
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.policy_change import PolicySet, change_policies
 from fermata.router.live.precise_timer import PreciseTimer
-from fermata.router.live.queries import LiveQueries
-from fermata.router.live.subprocess_worker import Failed, Then, Work, run_now
+from fermata.router.live.submissions import Submissions
+from fermata.router.live.subprocess_worker import Then, Work, run_now
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.policies.auto import notes
 from fermata.router.telemetry.meters import Meters
 
 REPLY_NS = ms(2)
 """Taken off a client's SLO by frontends, where the configuration does not say how much."""
-UNKNOWN = "unknown-application"
 REPLACED = Closed(CloseCode.LOST, "its spare has taken over")
 OVERDUE = Closed(CloseCode.OVERDUE, "its batch should have ended long ago")
 
@@ -94,7 +91,6 @@ class LiveRouter:
         self.term = term
         self.clock = clock
         self.call_soon = call_soon
-        self.submit_work = submit_work
         self.stand_down = stand_down
         self.confirm = confirm
         built = self.built = assemble(config)
@@ -102,24 +98,23 @@ class LiveRouter:
             LOG.info(note)
         self.engine: Engine = built.engine
         self.fleet = Fleet(config, built)
-        self.served = self.fleet.placement.served
         self.lead = LeadTimeEstimator(config, built)
         self.meters = make_meters(config, built)
-        self.unknown = 0
         self.strays = 0
         """Messages that their sender had no business to send."""
         self.clients = ClientMapping(built)
-        self.trouble: dict[int, str] = {}
-        """By application: error of the last computation, until one succeeds."""
+        self.computations = Computations(self.engine, clock, submit_work, self._settle_soon)
         self.notifier = FrontendNotifier(built, self.fleet, self.clients)
         self.supervisor = BackendSupervisor(built, self.fleet, self.notifier)
-        self.queries = LiveQueries(built, self.fleet, self._refuse) if config.pipelines else None
-        """None where there are no pipelines."""
+        self.doubtful = DoubtfulDrops(built, self.fleet)
+        self.submissions = Submissions(
+            *(built, self.fleet, self.lead, self.meters),
+            *(self.clients, self.notifier, self.supervisor, self.doubtful),
+        )
+        self.queries = self.submissions.queries
         self.dispatcher = BatchDispatcher(
             built, self.fleet, self.lead, self.meters, self.notifier, self.supervisor, self.queries
         )
-        self.vacating: dict[int, LinkPeer] = {}
-        """Backends that are to go once their sequences have ended."""
         self.settling = False
         self.stale = ""
         """Reason why this router must not go on: a newer one has been met."""
@@ -145,8 +140,10 @@ class LiveRouter:
             link.close(CloseCode.WRONG_ROLE, detail)
 
     def on_down(self, link: LinkPeer, closed: Closed) -> None:
+        self._end_link(self.clock(), link, closed)
+
+    def _end_link(self, now_ns: int, link: LinkPeer, closed: Closed) -> None:
         number, role = link.peer.number, link.peer.role
-        now_ns = self.clock()
         if role == "frontend" and self.fleet.has_frontend(link):
             self.fleet.remove_frontend(number)
             self.notifier.on_frontend_down(number)
@@ -181,7 +178,7 @@ class LiveRouter:
         if link.peer.role == "frontend":
             for message in messages:
                 if isinstance(message, Submit):
-                    self._submit(now_ns, link, message)
+                    self.submissions.submit(now_ns, link, message)
                 elif isinstance(message, Cancel):
                     if self.queries is not None:
                         self.queries.on_cancel(now_ns, message.rid)
@@ -204,6 +201,7 @@ class LiveRouter:
             for message in messages:
                 if isinstance(message, Done):
                     self.strays += not self.dispatcher.on_done(now_ns, link, message)
+                    self.doubtful.stale = True
                 elif isinstance(message, Ready):
                     self._on_ready(now_ns, link, message)
                 elif isinstance(message, BackendStats):
@@ -226,97 +224,11 @@ class LiveRouter:
             self.strays += 1
             link.close(CloseCode.MALFORMED, "FrontendStats that do not add up")
 
-    def _submit(self, now_ns: int, link: LinkPeer, submit: Submit) -> None:
-        application = self.served.get(submit.application)
-        if application is None:
-            self._hand_back(link, submit)
-            return
-        rid = submit.rid
-        outbox = self.engine.outbox
-        if rid in outbox.queued or rid in outbox.granted:
-            return
-        if self.fleet.in_flight.note_resubmission(rid):
-            return
-        if submit.part is not None and self._submit_part(now_ns, link, submit):
-            return
-        if self.supervisor.quarantine.is_quarantined(now_ns, application):
-            unread = submit.payload is not None
-            self.fleet.send(link, Dropped(rid, DropReason.QUARANTINED, unread=unread))
-            return
-        self.meters.applications[application].received += 1
-        deadline_ns = now_ns + submit.slo_ns
-        request = Request(
-            rid,
-            application,
-            now_ns,
-            deadline_ns,
-            max(deadline_ns, now_ns + submit.hard_limit_ns),
-            submit.client,
-            submit.priority,
-        )
-        request.tenant = submit.tenant
-        request.rows = max(1, submit.rows)
-        request.ticket = submit.payload
-        if submit.sequence is not None:
-            request.sequence = SequenceStep(*submit.sequence)
-        wishes = self.clients.wishes
-        request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
-        if self.fleet.separation.active and not self._set_apart(now_ns, request):
-            return
-        hurry = submit.slo_ns < self.lead.needs_ns[application]
-        if hurry and self.lead.refuses(now_ns, link.peer.node, request):
-            self._refuse(now_ns, request)
-        else:
-            self.engine.on_request(now_ns, request)
-
-    def _submit_part(self, now_ns: int, link: LinkPeer, submit: Submit) -> bool:
-        """Take a request that is part of a query, or begins one; false where no such pipeline is
-        known here, and it stands alone."""
-        queries, quarantine = self.queries, self.supervisor.quarantine
-        if queries is None:
-            return False
-        if any(quarantine.is_quarantined(now_ns, each) for each in queries.stages_of(submit)):
-            unread = submit.payload is not None
-            self.fleet.send(link, Dropped(submit.rid, DropReason.QUARANTINED, unread=unread))
-            return True
-        known = queries.on_submit(now_ns, submit)
-        if known:
-            application = self.built.applications[submit.application]
-            self.meters.applications[application].received += 1
-        return known
-
     def _hand_on(self, now_ns: int, link: LinkPeer, message: HandedOn) -> None:
         queries = self.queries
         if queries is not None and not queries.on_handed_on(now_ns, link, message):
             self.strays += 1
             link.close(CloseCode.MALFORMED, f"{message.rid} was handed on to other stages")
-
-    def _hand_back(self, link: LinkPeer, submit: Submit) -> None:
-        """Refuse a request of an application that is not served here; where it has another home,
-        the frontend asks there."""
-        moved = self.notifier.lives_elsewhere(submit.application)
-        self.unknown += not moved
-        reason = MOVED if moved else UNKNOWN
-        self.fleet.send(link, Dropped(submit.rid, reason, unread=submit.payload is not None))
-
-    def _set_apart(self, now_ns: int, request: Request) -> bool:
-        """Set a request apart where it has to be; false where its party is refused. One of a
-        sequence runs where the state is, in any company."""
-        separation = self.fleet.separation
-        if separation.refused_ns(now_ns, request):
-            self._refuse(now_ns, request, DropReason.BLAMED)
-            return False
-        if request.sequence is None:
-            request.apart = separation.apart(now_ns, request)
-        return True
-
-    def _refuse(self, now_ns: int, request: Request, reason: str = DropReason.LATE) -> None:
-        """Drop a request that has no chance, before it takes another one's place."""
-        self.engine.on_refused(now_ns, request)
-        drop = Drop(request, self.engine.outbox.true_reason(request, reason))
-        self.engine.ledger.on_drop(request, drop.reason)
-        self.meters.on_drop(now_ns, drop)
-        self.notifier.on_drop(now_ns, drop)
 
     def _place(self, place: Place) -> None:
         """Load or unload it on every backend that is here; one that comes later brings what its
@@ -356,7 +268,7 @@ class LiveRouter:
         if spare is not None and spare.first in fleet.backends:
             # Its process has ended, though the end of its link has not been read yet.
             ended = fleet.backends[spare.first].link
-            self.on_down(ended, REPLACED)
+            self._end_link(now_ns, ended, REPLACED)
             ended.close(REPLACED.code, REPLACED.detail)
         if fleet.backend_of(link) is None:
             if number in fleet.backends:
@@ -372,8 +284,7 @@ class LiveRouter:
         """Let a backend go; one that has not announced itself here has nothing to finish. One that
         holds sequences goes on until they have ended, or it waits no longer."""
         if self.fleet.backend_of(link) is not None:
-            if not self.engine.vacate(now_ns, link.peer.number):
-                self.vacating[link.peer.number] = link
+            if not self.fleet.vacate(now_ns, link):
                 return
             self.fleet.drain(now_ns, link.peer.number)
             # Batches granted in this tick go out before the message that nothing more comes.
@@ -389,15 +300,15 @@ class LiveRouter:
     # The control plane
 
     def place(self, plan: Plan) -> list[str]:
-        """Serve applications by this plan; returns those still on their way. Requests that wait
-        for one which lives elsewhere from now on are handed back."""
-        now_ns, before = self.clock(), self.served
+        """Serve applications by this plan; returns those still on their way. Requests that wait,
+        now or later, for one which lives elsewhere are handed back."""
+        now_ns, known = self.clock(), self.built.applications
         going = self.fleet.placement.place(now_ns, plan)
-        self.served = self.fleet.placement.served
-        left = {before[name] for name in before.keys() - self.served.keys()}
-        queued = self.engine.outbox.queued.values() if left else ()
-        for rid in [each.rid for each in queued if each.application in left]:
-            self.engine.withdraw(now_ns, rid, DropReason.MOVED)
+        self.doubtful.stale = True
+        away = (known[name] for name in known.keys() - self.fleet.placement.served.keys())
+        self.engine.set_away(now_ns, frozenset(away))
+        for drop in self.doubtful.hand_back():
+            self._tell(now_ns, drop)
         self._settle_soon()
         return going
 
@@ -415,6 +326,7 @@ class LiveRouter:
     def set_target(self, wanted: Sequence[int]) -> None:
         """Set the number of backends that each sub-cluster should have."""
         self.fleet.placement.set_target(self.clock(), wanted)
+        self.doubtful.stale = True
         self._settle_soon()
 
     def take_plans(self, plans: Assignments) -> None:
@@ -431,7 +343,7 @@ class LiveRouter:
         changed = change_policies(now_ns, self.built, wanted)
         self.config = self.built.config
         for name in changed:
-            self.trouble.pop(self.built.applications[name], None)
+            self.computations.trouble.pop(self.built.applications[name], None)
         self.clients.renew()
         self.fleet.even_out(now_ns)
         self._settle_soon()
@@ -456,7 +368,7 @@ class LiveRouter:
     def _settle(self) -> None:
         self.settling = False
         now_ns = self.clock()
-        for link in self._vacated(now_ns) if self.vacating else ():
+        for link in self.fleet.vacated(now_ns) if self.fleet.vacating else ():
             self._drain(now_ns, link)
         for backend in self.supervisor.hung(now_ns):
             link, running = self.fleet.backends[backend].link, self.fleet.state_of(backend).running
@@ -470,19 +382,13 @@ class LiveRouter:
         # A verdict may eject a backend, whose queue then goes elsewhere.
         while self.engine.outbox.effects:
             self._carry_out(now_ns)
+        if self.doubtful.held:
+            for drop in self.doubtful.release(now_ns):
+                self._tell(now_ns, drop)
         self.notifier.publish_fleet()
         self.fleet.flush()
-        self.timer.set(min(self.engine.wake_at_ns(), self.supervisor.wake_at_ns()))
-
-    def _vacated(self, now_ns: int) -> list[LinkPeer]:
-        """Backends that were to go, and hold no sequence any more."""
-        found: list[LinkPeer] = []
-        for number, link in list(self.vacating.items()):
-            if self.fleet.backend_of(link) is None:
-                del self.vacating[number]
-            elif self.engine.vacate(now_ns, number):
-                found.append(self.vacating.pop(number))
-        return found
+        wake_at_ns = min(self.engine.wake_at_ns(), self.supervisor.wake_at_ns())
+        self.timer.set(min(wake_at_ns, self.doubtful.wake_at_ns()))
 
     def _carry_out(self, now_ns: int) -> None:
         for effect in self.engine.take_effects():
@@ -492,9 +398,8 @@ class LiveRouter:
                     self.dispatcher.dispatch(now_ns, effect.backend, effect.batch)
             elif isinstance(effect, Drop):
                 self.meters.on_drop(now_ns, effect)
-                self.notifier.on_drop(now_ns, effect)
-                if self.queries is not None:
-                    self.queries.on_drop(now_ns, effect)
+                if not self.doubtful.hold(now_ns, effect):
+                    self._tell(now_ns, effect)
                 if effect.reason == DropReason.LATE:
                     self.lead.on_late(now_ns, effect.request)
             elif isinstance(effect, Answer):
@@ -505,8 +410,7 @@ class LiveRouter:
             elif isinstance(effect, Advise):
                 self.notifier.advise(effect)
             elif isinstance(effect, Compute):
-                source = self.engine.sources[effect.application]
-                self.submit_work(effect.work, partial(self._on_computed, effect, source))
+                self.computations.begin(effect)
             elif isinstance(effect, EndSession):
                 if effect.backend in self.fleet.backends:
                     link = self.fleet.backends[effect.backend].link
@@ -517,18 +421,11 @@ class LiveRouter:
                 order = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
                 self.fleet.send(self.fleet.backends[effect.backend].link, order)
 
-    def _on_computed(self, asked: Compute, source: Source, result: object) -> None:
-        if self.engine.sources[asked.application] is not source:
-            # Another policy serves meanwhile.
-            return
-        now_ns = self.clock()
-        if isinstance(result, Failed):
-            self.trouble[asked.application] = result.reason
-            self.engine.on_compute_failed(now_ns, asked.application, asked.work)
-        else:
-            self.trouble.pop(asked.application, None)
-            self.engine.on_computed(now_ns, asked.application, result)
-        self._settle_soon()
+    def _tell(self, now_ns: int, drop: Drop) -> None:
+        """Tell the frontend, and the query that it is part of, why a request was dropped."""
+        self.notifier.on_drop(now_ns, drop)
+        if self.queries is not None:
+            self.queries.on_drop(now_ns, drop)
 
     def stop(self) -> None:
         self.timer.close()

@@ -123,4 +123,6 @@ class FrontendNotifier:
             if drop.reason == DropReason.BLAMED:
                 after_ns = self.fleet.separation.refused_ns(now_ns, request)
             detail = request.error if drop.reason == DropReason.FAILED else ""
-            self.fleet.send(link, Dropped(request.rid, drop.reason, after_ns, detail, unread))
+            retried = drop.reason == DropReason.MOVED and request.retried
+            message = Dropped(request.rid, drop.reason, after_ns, detail, unread, retried)
+            self.fleet.send(link, message)

@@ -7,9 +7,9 @@ that nothing follows has ended with its batch.
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from fermata.foundation.learnt_time import LearntTime
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Batch, Drop, DropReason, Request
 from fermata.router.core.queries.pipeline import Pipeline
@@ -18,37 +18,18 @@ from fermata.router.links.messages import Dropped, HandedOn, Submit, frontend_of
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
 
-
-@dataclass(frozen=True, slots=True)
-class HandOnRules:
-    """How the time between two stages is learnt."""
-
-    weight: float = 0.05
-    """Weight of the newest result."""
-    spread: float = 2.0
-    """Times the mean deviation, that is planned for on top of the mean."""
-
-
-RULES: Final = HandOnRules()
+DIED: Final = frozenset((DropReason.LOST, DropReason.HUNG))
+"""Ends of requests whose backend was lost."""
 Refuse = Callable[[int, Request, str], None]
 
 
-class HandOnTime:
-    """Time from the end of a batch to the requests that are made of its results, as learnt."""
+class StageTimes:
+    """Requests of a stage that have run, and their time since they came."""
 
-    __slots__ = ("deviation_ns", "mean_ns")
+    __slots__ = ("results", "took_ns")
 
     def __init__(self) -> None:
-        self.mean_ns = self.deviation_ns = 0.0
-
-    def learn(self, took_ns: int, rules: HandOnRules = RULES) -> int:
-        """One more result took so long; returns the time to plan with."""
-        if self.mean_ns == 0.0:
-            self.mean_ns, self.deviation_ns = float(took_ns), took_ns / 2.0
-        off_ns = took_ns - self.mean_ns
-        self.mean_ns += rules.weight * off_ns
-        self.deviation_ns += rules.weight * (abs(off_ns) - self.deviation_ns)
-        return int(self.mean_ns + rules.spread * self.deviation_ns)
+        self.results = self.took_ns = 0
 
 
 class SubmittedTable(QueryTable):
@@ -57,7 +38,18 @@ class SubmittedTable(QueryTable):
     def attach(self) -> "SubmittedTable":
         self.coming: deque[Submit] = deque()
         """Requests that are about to be made, in that order."""
+        self.given_up: set[int] = set()
+        """Those among them, and among what has arrived, that their frontend has cancelled."""
         return self
+
+    def _submit(self, now_ns: int, made: dict[int, list[Request]]) -> None:
+        if self.given_up:
+            kept = {
+                application: [each for each in requests if each.rid not in self.given_up]
+                for application, requests in made.items()
+            }
+            made = {application: requests for application, requests in kept.items() if requests}
+        super()._submit(now_ns, made)
 
     def new_request(self, application: int, now_ns: int, deadline_ns: int) -> Request:
         submit = self.coming.popleft()
@@ -82,10 +74,16 @@ class LiveQueries:
         self.table = SubmittedTable(self.engine, graphs, serving, _unnumbered).attach()
         self.arrived: dict[int, list[Submit]] = {}
         """By part whose result has not been handed on yet: what was submitted of it."""
-        self.hand_on = {application: HandOnTime() for application in self.table.budgets}
-        """By application."""
+        self.waiting: set[int] = set()
+        """Ids of all that has arrived so."""
+        self.doubts: dict[int, str] = {}
+        """By query: why a part of it was dropped that may have its result all the same."""
+        self.hand_on = {application: LearntTime() for application in self.table.budgets}
+        """By application: time from the end of a batch to the requests made of its results."""
         self.outcomes: list[dict[str, int]] = [{} for _ in graphs]
         """By pipeline: ends of queries."""
+        self.ran = [[StageTimes() for _ in each.stages] for each in graphs]
+        """By pipeline and stage."""
 
     def pipeline_of(self, part: Part) -> Pipeline:
         return self.table.flows[part.query.pipeline].pipeline
@@ -100,6 +98,7 @@ class LiveQueries:
             return False
         if part.parent >= 0:
             self.arrived.setdefault(part.parent, []).append(submit)
+            self.waiting.add(submit.rid)
             return True
         table, number = self.table, self.numbers[part.pipeline]
         query = Query(submit.rid, number, now_ns, now_ns + submit.slo_ns)
@@ -123,26 +122,38 @@ class LiveQueries:
     def on_handed_on(self, now_ns: int, link: LinkPeer, message: HandedOn) -> bool:
         """End a part, and begin what was submitted of it; false where that does not fit."""
         submits = self.arrived.pop(message.rid, [])
+        self.waiting.difference_update([each.rid for each in submits])
+        given_up = [each for each in submits if each.rid in self.table.given_up]
+        # Its backend may have died after it gave the result: it waits for another one in vain.
+        self.engine.on_cancel(now_ns, message.rid)
         part = self.table.parts.get(message.rid)
         if part is None:
             # Its query has ended here, and its frontend hears of that, or has.
             for each in submits:
+                self.table.given_up.discard(each.rid)
                 self._drop_unread(link, each)
             return True
         made = self._in_order(part, submits, bool(message.lost))
         if made is None:
+            self.table.given_up.difference_update([each.rid for each in given_up])
             return False
         coming, fan_out = made
         self.table.coming.extend(coming)
         if message.lost:
             self.table.on_drop(now_ns, message.rid, message.lost)
         else:
+            self.doubts.pop(part.query.qid, None)
             self._learn(now_ns, part)
             self.table.on_done(now_ns, [(message.rid, fan_out)])
         for each in self.table.coming:
             self._drop_unread(link, each)
         self.table.coming.clear()
         self._note_ends()
+        for each in given_up:
+            self.table.given_up.remove(each.rid)
+            self._drop_unread(link, each)
+            self.on_cancel(now_ns, each.rid)
+            self._lose(now_ns, each.rid, DropReason.CANCELLED)
         return True
 
     def _drop_unread(self, link: LinkPeer, submit: Submit) -> None:
@@ -184,6 +195,9 @@ class LiveQueries:
     def on_cancel(self, now_ns: int, rid: int) -> None:
         """Its client has left, and the query ends; or a part is given up where answers may have
         gaps, which is dropped alone."""
+        if rid in self.waiting:
+            self.table.given_up.add(rid)
+            return
         part = self.table.parts.get(rid)
         if part is not None and rid != part.query.qid and self.pipeline_of(part).partial:
             return
@@ -196,7 +210,9 @@ class LiveQueries:
         for qid in [each for each in self.table.queries if frontend_of(each) == number]:
             self.table.on_cancel(now_ns, qid)
         for rid in [each for each in self.arrived if frontend_of(each) == number]:
-            del self.arrived[rid]
+            gone = [each.rid for each in self.arrived.pop(rid)]
+            self.waiting.difference_update(gone)
+            self.table.given_up.difference_update(gone)
         self._note_ends()
 
     # The engine
@@ -209,6 +225,9 @@ class LiveQueries:
             part = self.table.parts.get(request.rid)
             if part is None or request in without:
                 continue
+            times = self.ran[part.query.pipeline][part.stage]
+            times.results += 1
+            times.took_ns += now_ns - part.made_at_ns
             if self.pipeline_of(part).stages[part.stage].children:
                 part.ran_at_ns = now_ns
             else:
@@ -218,15 +237,30 @@ class LiveQueries:
             self._note_ends()
 
     def on_drop(self, now_ns: int, drop: Drop) -> None:
-        """A request has ended without a result. Where the answer may be partial, a stage that
-        others follow ends when its frontend says so: a join may be due, which it has to make."""
+        """A request has ended without a result, as far as is known here.
+
+        One whose backend died may have its result all the same. Its frontend ends the query where
+        it has none, and goes on otherwise. Where the answer may be partial, a stage that others
+        follow ends when its frontend says so: a join may be due, which it has to make.
+        """
         part = self.table.parts.get(drop.request.rid)
+        if part is not None and (drop.request.retried or drop.reason in DIED):
+            self.doubts[part.query.qid] = drop.reason
+            if not self.pipeline_of(part).stages[part.stage].children:
+                self.table.on_done(now_ns, [(part.rid, ())])
+                self._note_ends()
+        else:
+            self._lose(now_ns, drop.request.rid, drop.reason)
+
+    def _lose(self, now_ns: int, rid: int, reason: str) -> None:
+        """End a part that has no result, unless its frontend has to."""
+        part = self.table.parts.get(rid)
         if part is None:
             return
         pipeline = self.pipeline_of(part)
         follows = bool(pipeline.stages[part.stage].children)
         if not (pipeline.partial and follows and part.stage > 0):
-            self.table.on_drop(now_ns, part.rid, drop.reason)
+            self.table.on_drop(now_ns, rid, reason)
             self._note_ends()
 
     # Learning
@@ -236,13 +270,15 @@ class LiveQueries:
         application = self.pipeline_of(part).stages[part.stage].application
         budget = self.table.budgets[application]
         if part.ran_at_ns:
-            hand_on_ns = self.hand_on[application].learn(now_ns - part.ran_at_ns)
-            budget.lead_ns = self.engine.leads[application].ns(budget.size) + hand_on_ns
+            hand_on = self.hand_on[application]
+            hand_on.learn(now_ns - part.ran_at_ns)
+            budget.lead_ns = self.engine.leads[application].ns(budget.size) + hand_on.planned_ns
 
     def _note_ends(self) -> None:
         for query in self.table.take_ended():
             counts = self.outcomes[query.pipeline]
-            counts[query.outcome] = counts.get(query.outcome, 0) + 1
+            outcome = self.doubts.pop(query.qid, query.outcome)
+            counts[outcome] = counts.get(outcome, 0) + 1
 
 
 def _unnumbered() -> int:

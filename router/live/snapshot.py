@@ -17,12 +17,14 @@ from fermata.router.telemetry.snapshot import (
     CameraSnapshot,
     FrontendSnapshot,
     LookSnapshot,
+    PipelineSnapshot,
     PlacementSnapshot,
     PolicySnapshot,
     PoolSnapshot,
     ProcessesSnapshot,
     RouterSnapshot,
     SpareSnapshot,
+    StageSnapshot,
     StreamsSnapshot,
     SubClusterSnapshot,
     VariantSnapshot,
@@ -81,7 +83,7 @@ def snapshot_in_slices(
         frontends=sorted(live.fleet.frontends),
         queued=len(engine.outbox.queued),
         dispatched=len(live.fleet.in_flight.rids),
-        unknown_application=live.unknown,
+        unknown_application=live.submissions.unknown,
         stray_messages=live.strays,
         hung_backends=sorted(set(live.supervisor.given_up)),
         lost_backends=[f"{number}: {reason}" for number, reason in live.supervisor.losses],
@@ -115,7 +117,29 @@ def snapshot_in_slices(
         links_refused=links_refused,
         recent=recent,
         cameras=parts.cameras,
+        pipelines=_pipelines(live),
     )
+
+
+def _pipelines(live: LiveRouter) -> dict[str, PipelineSnapshot]:
+    queries = live.queries
+    if queries is None:
+        return {}
+    names = list(live.built.applications)
+    return {
+        name: PipelineSnapshot(
+            slo_ns=flow.pipeline.slo_ns,
+            answered=dict(live.meters.queries[name]),
+            door_share=flow.share,
+            stages=[
+                StageSnapshot(names[stage.application], open_, times.results, times.took_ns)
+                for stage, open_, times in zip(
+                    flow.pipeline.stages, flow.open, queries.ran[number], strict=True
+                )
+            ],
+        )
+        for (name, number), flow in zip(queries.numbers.items(), queries.table.flows, strict=True)
+    }
 
 
 class _Parts(NamedTuple):
@@ -212,7 +236,7 @@ def _looks(live: LiveRouter, number: int) -> LookSnapshot | None:
 def _policy(live: LiveRouter, number: int) -> PolicySnapshot:
     source = live.engine.sources[number]
     name, _ = policy_of(live.config, live.config.applications[number])
-    trouble = live.trouble.get(number, "")
+    trouble = live.computations.trouble.get(number, "")
     return PolicySnapshot(source.figures(), trouble, source.promise(number), name)
 
 

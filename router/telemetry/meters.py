@@ -74,6 +74,8 @@ class Meters:
         self.accuracy = [one.accuracy for each in config.applications for one in each.variants]
         self.sizes: list[dict[int, int]] = [{} for _ in built.variants]
         """Batches dispatched, by variant and size."""
+        self.queries: dict[str, dict[str, int]] = {name: {} for name in config.pipelines}
+        """By pipeline: outcomes of queries, as frontends count them."""
         self.round_trip = Histogram(SHORT_NS)
         self.timer_late = Histogram(SHORT_NS)
         self.recent: dict[int, deque[EndedBatch]] = {}
@@ -154,6 +156,8 @@ class Meters:
                 meter = self.applications[application]
                 add_counts(meter.answered, told.outcomes)
                 meter.latency.merge(told.latency, told.latency_ns)
+            elif told.application in self.queries:
+                add_counts(self.queries[told.application], told.outcomes)
         for tenant, outcomes in stats.tenants:
             add_counts(self.tenants.setdefault(tenant, {}), outcomes)
         return True

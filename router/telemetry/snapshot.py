@@ -201,6 +201,12 @@ class SubClusterSnapshot:
     ripe_wait_ns: int
     pools: list[PoolSnapshot] = field(default_factory=list)
     """In the order in which they are given backends."""
+    router_cpu_ns: int = 0
+    """CPU time of the event loop of a router of its own; 0: not known. Below, the requests that
+    this has taken."""
+    router_requests: int = 0
+    settled_requests: int = 0
+    """Those of them for applications that do not move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +217,10 @@ class PlacementSnapshot:
     backends: Mapping[int, int]
     on_their_way: list[str]
     """Applications that are moving."""
+    closed: tuple[int, ...] = ()
+    """Sub-clusters about which nothing is decided for now, such as one whose router is silent."""
+    bare: tuple[int, ...] = ()
+    """Sub-clusters that nothing can move to, since they have no backends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +260,31 @@ class CameraSnapshot:
 def worst_first(cameras: Iterable[CameraSnapshot]) -> list[CameraSnapshot]:
     """Cameras in the order in which their operator wants to see them."""
     return sorted(cameras, key=lambda each: (-each.missed_share, each.served, each.client))
+
+
+@dataclass(frozen=True, slots=True)
+class StageSnapshot:
+    """One stage of a pipeline, since the router started."""
+
+    application: str
+    open: int
+    """Requests that wait, run, or whose results are being handed on."""
+    results: int
+    """Requests that backends have run."""
+    took_ns: int
+    """Their time from their coming to the end of their batch, together."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSnapshot:
+    """One pipeline, since the router started."""
+
+    slo_ns: int
+    answered: Mapping[str, int]
+    """Queries by outcome, as frontends count them."""
+    door_share: float
+    """Share of the SLO by which a query must be estimated to end, as learnt."""
+    stages: list[StageSnapshot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +338,10 @@ class RouterSnapshot:
     recent: Mapping[str, list[RecentBatch]] | None = None
     """Batches of the last seconds on each backend, where they were asked for."""
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    """Requests whose outputs held a NaN or an infinity, by variant. Last, as the next two: the
+    """Requests whose outputs held a NaN or an infinity, by variant. Last, as the next three: the
     control plane of the version before reads these by their place."""
     spares: Mapping[int, SpareSnapshot] = field(default_factory=dict)
     """By their own numbers; none of them is among the backends."""
     cameras: list[CameraSnapshot] = field(default_factory=list)
     """Clients that report their network."""
+    pipelines: Mapping[str, PipelineSnapshot] = field(default_factory=dict)

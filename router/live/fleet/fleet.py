@@ -37,6 +37,8 @@ class Fleet:
         self.batch_limits = BatchSizeLimits(built)
         self.accelerator_types = AcceleratorTypes(built, config.kind)
         self.placement = LivePlacement(built)
+        self.vacating: dict[int, LinkPeer] = {}
+        """Backends that are to go once their sequences have ended."""
         self.uneven = False
         """Some owner has a backend too many, and none of them is idle."""
         self.changed = False
@@ -142,6 +144,24 @@ class Fleet:
         if self.spares.waiting and backend in self.backends:
             for link, order in self.spares.equalise(backend, self.availability.names(backend)):
                 self.send(link, order)
+
+    def vacate(self, now_ns: int, link: LinkPeer) -> bool:
+        """Whether a backend can go at once; one that holds sequences goes once they have ended."""
+        number = link.peer.number
+        empty = self.engine.vacate(now_ns, number)
+        if not empty:
+            self.vacating[number] = link
+        return empty
+
+    def vacated(self, now_ns: int) -> list[LinkPeer]:
+        """Backends that were to go, and hold no sequence any more."""
+        found: list[LinkPeer] = []
+        for number, link in list(self.vacating.items()):
+            if self.backend_of(link) is None:
+                del self.vacating[number]
+            elif self.engine.vacate(now_ns, number):
+                found.append(self.vacating.pop(number))
+        return found
 
     def drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
 from fermata.autoscaler.placer import PlacementEffect, Placer
 from fermata.autoscaler.readings import ClusterReading
+from fermata.autoscaler.router_count import RouterCount
 from fermata.autoscaler.rule import ScalingAdvice
 from fermata.autoscaler.scaler import Scaler
 from fermata.autoscaler.sub_cluster_limits import spread
@@ -52,12 +53,14 @@ class ControlLoop:
         epochs: EpochOptions | None,
         models: Sequence[PlacedModel],
         sub_clusters: int = 1,
+        counting: RouterCount | None = None,
     ) -> None:
         """`models` are the applications as placement sees them, all at one rate. Without epochs
-        there are so many `sub_clusters`."""
+        there are so many `sub_clusters`; with them, `counting` may open and close some."""
         self.autoscaler = autoscaler
         self.models = tuple(models)
-        self.placer = None if epochs is None else Placer(epochs, models)
+        self.placer = None if epochs is None else Placer(epochs, models, counting)
+        self.counting = counting
         self.scaler: Scaler | None = None
         self.sub_clusters = sub_clusters if epochs is None else epochs.sub_clusters
         self.window_ends_at_ns = NEVER
@@ -83,8 +86,10 @@ class ControlLoop:
 
     @property
     def is_applying(self) -> bool:
-        """Whether a plan is being applied: a reading shows when it holds."""
-        return self.placer is not None and self.placer.going is not None
+        """Whether a plan is being applied, or a sub-cluster opened: a reading shows when it
+        holds."""
+        opening = self.counting is not None and bool(self.counting.opening)
+        return opening or (self.placer is not None and self.placer.going is not None)
 
     def wake_at_ns(self) -> int:
         """The time at which the next reading is due."""
@@ -125,6 +130,10 @@ class ControlLoop:
             self._end_window(now_ns, reading)
         if now_ns >= self.epoch_ends_at_ns:
             self._end_epoch(now_ns, reading)
+        if self.counting is not None:
+            targets = self.counting.targets(reading)
+            if targets != reading.targets:
+                self.effects.append(SetTargets(targets))
 
     def on_no_answer(self, now_ns: int) -> None:
         """A reading, or an effect, was lost: the next reading has to show what is missing."""
@@ -142,7 +151,7 @@ class ControlLoop:
     def on_unsolved(self) -> None:
         """The solver has found no plan."""
         assert self.placer is not None
-        self.placer.on_unsolved()
+        self.effects += self.placer.on_unsolved()
 
     # Decisions
 

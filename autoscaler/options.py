@@ -16,6 +16,16 @@ SPAN_SHARE_MIN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class KindLimit:
+    """Backends of one kind."""
+
+    sub_clusters: tuple[int, ...]
+    """Those that have this kind."""
+    maximum: int
+    """Backends that all of them together have at most."""
+
+
+@dataclass(frozen=True, slots=True)
 class AutoscalerOptions:
     """The number of backends: how often it is decided, and by which rule."""
 
@@ -28,6 +38,8 @@ class AutoscalerOptions:
     """Advise only; the number of backends stays."""
     accuracy: float | None = None
     """Mean accuracy to hold with the fewest backends; None: any."""
+    kinds: tuple[KindLimit, ...] = ()
+    """Limits by kind, where sub-clusters have backends of different ones; empty: the rule's."""
     price_per_hour: float = 0.0
     """Price of a backend; 0: reports have hours only."""
 
@@ -59,6 +71,11 @@ class EpochOptions:
     """Time for models to be loaded where a plan has them; those that are not stay."""
     imbalance: float = 0.2
     """Difference of rates between sub-clusters, as a share of their mean, above which to place."""
+    kinds: tuple[str, ...] = ()
+    """By sub-cluster: the kind of its backends; empty: all are alike. With kinds the backends that
+    models need are balanced, in place of their rates."""
+    shares: tuple[float, ...] = ()
+    """By sub-cluster: how many backends of its kind it may have; empty: all as many."""
     plan_file: str = ""
     """File with the plan to start from; empty: none."""
 

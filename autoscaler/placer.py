@@ -3,10 +3,26 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fermata.autoscaler.capacity import RouterCapacity
 from fermata.autoscaler.options import SPAN_SHARE_MIN, EpochOptions
 from fermata.autoscaler.readings import ClusterReading, rates_between
-from fermata.partitioner.plan import PlacedModel, Plan, Problem, Stage, SubCluster, stages
+from fermata.autoscaler.router_count import RouterCount
+from fermata.foundation.units import SECOND
+from fermata.partitioner.backends import work_of
+from fermata.partitioner.plan import (
+    ANY_KIND,
+    PlacedModel,
+    Plan,
+    Problem,
+    Stage,
+    SubCluster,
+    in_clusters,
+    restricted,
+    stages,
+)
 
+RATE_RPS_MIN = 1.0
+"""Rate that is left on a router for applications that may move, however much the others take."""
 UNLIMITED_BYTES = 1 << 50
 """Memory of a backend where no limit is configured."""
 
@@ -53,14 +69,27 @@ PlacementEffect = SolvePlacement | ApplyPlan | KeepPlan | LeaveInPlace | GiveUpM
 class Placer:
     """Decides where applications are served, one problem and one stage at a time."""
 
-    def __init__(self, options: EpochOptions, models: Sequence[PlacedModel]) -> None:
-        """`models` has the applications with the rates to assume before any are measured."""
+    def __init__(
+        self,
+        options: EpochOptions,
+        models: Sequence[PlacedModel],
+        counting: RouterCount | None = None,
+    ) -> None:
+        """`models` has the applications with the rates to assume before any are measured.
+        `counting` opens and closes sub-clusters; without it all are open."""
         self.options = options
+        self.counting = counting
         self.models = tuple(models)
         self.plan = Plan()
         """The homes of applications, as far as they have been read."""
         self.problem: Problem | None = None
         """The problem that is being solved."""
+        self.among: tuple[int, ...] = ()
+        """The sub-clusters that it is about."""
+        self.limit_rps = options.rate_rps_max
+        """R_max in it."""
+        self.settled_rps = (0.0,) * options.sub_clusters
+        """By sub-cluster: the rate of applications there that do not move."""
         self.going: Plan | None = None
         """The plan that is being applied."""
         self.begun_ns: int | None = None
@@ -70,6 +99,10 @@ class Placer:
         self.stages_left: list[Stage] = []
         self.moved = 0
         """Applications that plans have moved so far."""
+        self.capacity = RouterCapacity()
+        """R_max, where sub-clusters have routers of their own."""
+        self.rated: list[PlacedModel] = []
+        """Applications with the rates of the last epoch."""
         self.opened: ClusterReading | None = None
         """The reading with which the epoch began."""
 
@@ -87,7 +120,14 @@ class Placer:
         known = running or kept
         if known is not None and self._is_ours(known):
             return self._apply(known, None)
-        return self._ask(self.models)
+        shut = self._shut()
+        return self._ask(self.models, [each for each in self._all() if each not in shut])
+
+    def _all(self) -> range:
+        return range(self.options.sub_clusters)
+
+    def _shut(self) -> frozenset[int]:
+        return frozenset() if self.counting is None else self.counting.closed
 
     def _is_ours(self, plan: Plan) -> bool:
         """Whether a plan names just what is served, on sub-clusters that there are."""
@@ -105,34 +145,114 @@ class Placer:
         if not whole or opened.term != reading.term:
             return []
         rates = rates_between(opened, reading)
+        # Counts of one that was closed are of another span of time, and nothing can move there.
+        closed = opened.closed | reading.closed
+        pairs = list(zip(opened.sub_clusters, reading.sub_clusters, strict=True))
+        span_s = (reading.at_ns - opened.at_ns) / SECOND
+        self.settled_rps = tuple(
+            (after.settled_requests - before.settled_requests) / span_s for before, after in pairs
+        )
+        for number in set(self._all()) - closed - reading.bare:
+            before, after = pairs[number]
+            self.capacity.on_span(
+                after.router_requests - before.router_requests,
+                after.router_cpu_ns - before.router_cpu_ns,
+                reading.at_ns - opened.at_ns,
+            )
+        self.rated = [replace(each, rate_rps=rates[each.name]) for each in self.models]
+        self._count(reading)
+        return self._place(reading, closed)
+
+    def _count(self, reading: ClusterReading) -> None:
+        if self.counting is not None:
+            place = placement_problem(self.options, ()).sub_clusters[0]
+            limit_rps = min(place.rate_rps_max, self.capacity.rate_rps or place.rate_rps_max)
+            place = replace(place, rate_rps_max=limit_rps)
+            cost = self.options.load_cost_max
+            self.counting.on_epoch(reading, self.rated, place, sum(self.settled_rps), cost)
+
+    def _place(self, reading: ClusterReading, closed: frozenset[int]) -> list[PlacementEffect]:
+        """Ask for a plan where one is worth its moves."""
+        shut = self._shut()
+        away = closed | reading.bare | shut
+        among = [each for each in self._all() if each not in away]
+        rates = {each.name: each.rate_rps for each in self.rated}
         # Every move costs loads and the windows that it cuts: it must be worth that.
-        if not self._is_unbalanced(rates):
+        home = self.plan.home
+        leaves = any(
+            rates[name] > 0.0 or at in shut for name, at in home.items() if at in away - closed
+        )
+        if not among or not (leaves or self._is_unbalanced(rates, among)):
             return []
-        return self._ask([replace(each, rate_rps=rates[each.name]) for each in self.models])
+        return self._ask([each for each in self.rated if home.get(each.name) not in closed], among)
 
-    def _is_unbalanced(self, rates: Mapping[str, float]) -> bool:
-        load = [0.0] * self.options.sub_clusters
+    def _is_unbalanced(self, rates: Mapping[str, float], among: Sequence[int]) -> bool:
+        """Whether sub-clusters differ by too much in what a plan would balance."""
+        load, share = dict.fromkeys(among, 0.0), dict.fromkeys(among, 1.0)
+        loads = rates
+        if kinds := self.options.kinds:
+            models = [replace(each, rate_rps=rates[each.name]) for each in self.models]
+            work, slowness = work_of(models, kinds)
+            loads = dict(zip((each.name for each in models), work, strict=True))
+            shares = self.options.shares or (1.0,) * len(kinds)
+            share = {each: shares[each] / slowness[kinds[each]] for each in among}
         for name, home in self.plan.home.items():
-            load[home] += rates[name]
-        mean = sum(load) / len(load)
-        return max(load) - min(load) > self.options.imbalance * mean
+            if home in load:
+                load[home] += loads[name]
+        mean = sum(load.values()) / sum(share.values())
+        ratios = [load[each] / share[each] for each in among]
+        return max(ratios) - min(ratios) > self.options.imbalance * mean
 
-    def _ask(self, models: Sequence[PlacedModel]) -> list[PlacementEffect]:
-        self.problem = placement_problem(self.options, models, self.plan)
-        return [SolvePlacement(self.problem, self.options.solve_s)]
+    def _ask(
+        self, models: Sequence[PlacedModel], among: Sequence[int] | None = None
+    ) -> list[PlacementEffect]:
+        """Ask for the homes of these models, among all sub-clusters unless some are given."""
+        self.among = tuple(self._all() if among is None else among)
+        return self._ask_within(models, self._rate_rps_max(models))
+
+    def _ask_within(self, models: Sequence[PlacedModel], limit_rps: float) -> list[PlacementEffect]:
+        self.limit_rps = limit_rps
+        whole = placement_problem(self.options, models, self.plan)
+        places = tuple(
+            replace(place, rate_rps_max=max(RATE_RPS_MIN, limit_rps - settled_rps))
+            for place, settled_rps in zip(whole.sub_clusters, self.settled_rps, strict=True)
+        )
+        self.problem = replace(whole, sub_clusters=places)
+        part = restricted(self.problem, self.among)
+        return [SolvePlacement(part, self.options.solve_s)]
+
+    def _rate_rps_max(self, models: Sequence[PlacedModel]) -> float:
+        """R_max as learnt, below the configured one. It is never so low that rates alone rule
+        every plan out: where all together carry less than what comes, an even plan is the best."""
+        configured, learnt = self.options.rate_rps_max, self.capacity.rate_rps
+        if learnt is None:
+            return configured
+        rates = [each.rate_rps for each in models]
+        whole = sum(rates) + sum(self.settled_rps[each] for each in self.among)
+        # Graham's bound of list scheduling: with each model to the sub-cluster of the least rate,
+        # none that a model comes to has more.
+        count = len(self.among)
+        needed = (whole + (count - 1) * max(rates, default=0.0)) / count
+        return min(configured, max(learnt, needed))
 
     def on_solved(self, plan: Plan) -> list[PlacementEffect]:
         """Begin the way to the plan that was asked for."""
         problem, self.problem = self.problem, None
         assert problem is not None, "a plan that nobody has asked for"
+        found = {name: self.among[at] for name, at in plan.home.items()}
+        plan = Plan({**self.plan.home, **found})
         if not self.plan.home:
             return self._apply(plan, None)
         self.stages_left = list(stages(replace(problem, current=self.plan), plan))
         return [] if self.going is not None else self._next_stage()
 
-    def on_unsolved(self) -> None:
-        """The last placement stays."""
-        self.problem = None
+    def on_unsolved(self) -> list[PlacementEffect]:
+        """Ask again without what was learnt of routers: with memory and load cost it may rule every
+        plan out. Else the last placement stays."""
+        problem, self.problem = self.problem, None
+        if problem is None or self.limit_rps >= self.options.rate_rps_max:
+            return []
+        return self._ask_within(problem.models, self.options.rate_rps_max)
 
     # Stages
 
@@ -142,10 +262,15 @@ class Placer:
             # The router keeps the plan: another control plane may have set another.
             if self.plan.home:
                 self.plan = reading.plan
+            counting = self.counting
+            if counting is not None and not self.is_busy and counting.is_open(reading):
+                counting.opening = frozenset()
+                return self._place(reading, reading.closed)
             return []
         away = self.going.away(reading.plan)
         if not away:
-            return self._arrive()
+            # Old homes may still hold what has left them; that ends by itself.
+            return self._arrive() if reading.on_their_way.isdisjoint(self.going.home) else []
         if self.begun_ns is None:
             self.begun_ns = now_ns
         if now_ns - self.begun_ns > self.options.move_ns:
@@ -170,6 +295,8 @@ class Placer:
         """Have applications served where they are, and models that came for nothing unloaded."""
         # A router may not know yet where some are.
         self.plan = Plan({**self.plan.home, **running.home})
+        if self.stage is not None:
+            self.moved += sum(move.model not in away for move in self.stage.moves)
         self.going, self.stage, self.stages_left = None, None, []
         return [ApplyPlan(self.plan), GiveUpMove(away)]
 
@@ -199,13 +326,17 @@ def placement_problem(
     """The problem of placing these models; sub-clusters are named by their indices."""
     limit = options.memory_bytes
     room = UNLIMITED_BYTES if limit is None else limit
+    kinds = options.kinds or (ANY_KIND,) * options.sub_clusters
+    shares = options.shares or (1.0,) * options.sub_clusters
+    places = [
+        SubCluster(str(index), options.rate_rps_max, room, share, kind)
+        for index, (share, kind) in enumerate(zip(shares, kinds, strict=True))
+    ]
     return Problem(
         models=tuple(models),
-        sub_clusters=tuple(
-            SubCluster(str(index), options.rate_rps_max, room)
-            for index in range(options.sub_clusters)
-        ),
+        sub_clusters=in_clusters(places),
         memory_weight=options.memory_weight,
         current=Plan() if current is None else current,
         load_cost_max=options.load_cost_max,
+        by_backends=bool(options.kinds),
     )

@@ -55,6 +55,12 @@ class SubClusterReading:
     """Backends that the sources need at the least for their rates; 0: unknown."""
     pools: tuple[PoolReading, ...] = ()
     """In the order in which they are given backends; empty: all share."""
+    router_cpu_ns: int = 0
+    """CPU time of the event loop of a router of its own; 0: not known. Below, the requests that
+    this has taken."""
+    router_requests: int = 0
+    settled_requests: int = 0
+    """Those of them for applications that do not move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,10 @@ class ClusterReading:
     """Applications that the router is about to serve from another sub-cluster."""
     targets: tuple[int, ...] = ()
     """Targets that the router was given last; empty: it has none yet."""
+    closed: frozenset[int] = frozenset()
+    """Sub-clusters about which nothing is decided for now."""
+    bare: frozenset[int] = frozenset()
+    """Sub-clusters that nothing can move to. What lives there is not served, and may leave."""
 
 
 def window_between(
@@ -122,8 +132,8 @@ def _pool_window(
         name: (after.applications[name].busy_ns - before.applications[name].busy_ns) / span_ns
         for name in now.applications
     }
-    rates = rates_between(before, after)
     held = [name for name in now.applications if name in goals]
+    rates = rates_between(before, after) if held else {}
     untold = sum(busy[name] for name in now.untold if name not in goals)
     return Window(
         backends=(now.uptime_ns - then.uptime_ns) / span_ns,

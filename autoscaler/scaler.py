@@ -15,7 +15,7 @@ from fermata.autoscaler.rule import (
 )
 from fermata.autoscaler.sub_cluster_limits import floors, share_out
 from fermata.autoscaler.window import Window
-from fermata.partitioner.plan import PlacedModel
+from fermata.partitioner.plan import PlacedModel, Plan
 
 
 class Scaler:
@@ -49,10 +49,13 @@ class Scaler:
         if len(reading.targets) == len(self.targets):
             self.targets = reading.targets
         for number, opened in enumerate(self.opened):
-            if opened.term != reading.term:
+            if number in opened.closed:
+                # Its counters have stood still, and tell of more than this window now.
+                self.opened[number] = reading
+            elif opened.term != reading.term:
                 # Counters start again at 0. The load is the same, and so is the rule's memory.
                 self.opened[number] = reading
-            elif opened.plan.models_of(number) != reading.plan.models_of(number):
+            elif _has_moved(opened.plan, reading.plan, number):
                 # Counters are by application, and an application takes its past to its new home.
                 # A window across a move would bill one home for the other: it is forgotten.
                 self.opened[number] = reading
@@ -67,24 +70,49 @@ class Scaler:
         for number, opened in enumerate(self.opened):
             window = window_between(opened, reading, number, self.targets[number], self.goals)
             windows.append(window)
-            if reading.at_ns - opened.at_ns < SPAN_SHARE_MIN * self.options.window_ns:
+            if number in reading.closed:
+                self.opened[number] = reading
+                reason = "its router does not answer" if self.targets[number] else "not needed"
+                advice.append(self._wait(number, window, reason))
+            elif reading.at_ns - opened.at_ns < SPAN_SHARE_MIN * self.options.window_ns:
                 # It was cut short of late, and goes on until the next one ends.
-                advice.append(self._wait(number, window))
+                advice.append(self._wait(number, window, "its window has just begun"))
             else:
                 advice.append(advise(self.rules[number], self.states[number], window))
                 self.states[number] = advice[-1].state
                 self.opened[number] = reading
         if not self.options.dry_run:
-            rule = self.options.rule
-            self.targets = share_out(
-                [each.target for each in advice],
-                [each.demand for each in advice],
-                rule.minimum,
-                rule.maximum,
-            )
+            self.targets = self._shared_out(advice, reading.closed)
         return tuple(windows), tuple(advice)
 
-    def _wait(self, number: int, window: Window) -> ScalingAdvice:
+    def _shared_out(
+        self, advice: Sequence[ScalingAdvice], closed: frozenset[int]
+    ) -> tuple[int, ...]:
+        """Targets within the limits; sub-clusters that are closed keep theirs."""
+        rule, targets = self.options.rule, list(self.targets)
+        limits = [(tuple(range(len(targets))), rule.minimum, rule.maximum)]
+        if kinds := self.options.kinds:
+            # Those of one kind cannot take the place of another: each has as many as there are.
+            limits = [(each.sub_clusters, len(each.sub_clusters), each.maximum) for each in kinds]
+        for numbers, minimum, maximum in limits:
+            held = sum(targets[number] for number in numbers if number in closed)
+            told = [number for number in numbers if number not in closed]
+            given = share_out(
+                [advice[number].target for number in told],
+                [advice[number].demand for number in told],
+                max(0, minimum - held),
+                max(0, maximum - held),
+            )
+            for number, target in zip(told, given, strict=True):
+                targets[number] = target
+        return tuple(targets)
+
+    def _wait(self, number: int, window: Window, reason: str) -> ScalingAdvice:
         demand = demand_of(self.rules[number], window)
-        reason = "its window has just begun"
         return ScalingAdvice(self.targets[number], 0, reason, demand, self.states[number])
+
+
+def _has_moved(then: Plan, now: Plan, sub_cluster: int) -> bool:
+    """Whether other applications live in a sub-cluster now. Most readings have the same plan, and
+    plans compare faster than the parts of them."""
+    return then != now and then.models_of(sub_cluster) != now.models_of(sub_cluster)

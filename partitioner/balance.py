@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from fermata.partitioner.backends import work_of
 from fermata.partitioner.plan import Plan, Problem
 
 Floats = npt.NDArray[np.float64]
@@ -14,7 +15,7 @@ TOLERANCE = 1e-9
 
 
 class Balance:
-    """Rates and static memory as shares of a sub-cluster's target: 1 is just its share of all.
+    """Load and static memory as shares of a sub-cluster's target: 1 is just its share of all.
 
     The paper's deviations are absolute and its averages the same for all; relative to the target
     they are the same up to a constant, weigh alike, and hold for unequal sub-clusters too.
@@ -26,14 +27,24 @@ class Balance:
         self.count, self.places = len(models), len(places)
         self.weight = problem.memory_weight
         shares = np.array([place.share for place in places], float)
-        target = shares / shares.sum()
+        target = held = shares / shares.sum()
         self.rate_rps = np.array([model.rate_rps for model in models], float)
         self.static_bytes = np.array([model.static_bytes for model in models], float)
         self.dynamic_bytes = np.array([model.dynamic_bytes for model in models], float)
-        self.rate_target = target * (float(self.rate_rps.sum()) or 1.0)
-        self.static_target = target * (float(self.static_bytes.sum()) or 1.0)
+        self.load = self.rate_rps
+        """The load that is balanced beside memory: rates, or the backends that they need."""
+        if problem.by_backends:
+            work, slowness = work_of(models, [place.kind for place in places])
+            self.load = np.array(work, float)
+            target = shares / [slowness[place.kind] for place in places]
+            target = target / target.sum()
+            # Every backend holds all models of its sub-cluster, however many backends there are.
+            rooms = np.array([place.memory_bytes for place in places], float)
+            held = rooms / (rooms.sum() or 1.0)
+        self.load_target = target * (float(self.load.sum()) or 1.0)
+        self.static_target = held * (float(self.static_bytes.sum()) or 1.0)
         # Nothing is unbalanced where there is nothing.
-        self.rate_counts = float(self.rate_rps.sum() > 0.0)
+        self.load_counts = float(self.load.sum() > 0.0)
         self.static_counts = float(self.static_bytes.sum() > 0.0)
         self.rate_max = np.array([place.rate_rps_max for place in places], float)
         self.memory_max = np.array([place.memory_bytes for place in places], float)
@@ -62,6 +73,9 @@ class Balance:
     def rates(self, homes: Homes) -> Floats:
         return np.bincount(homes, self.rate_rps, self.places).astype(np.float64)
 
+    def loads(self, homes: Homes) -> Floats:
+        return np.bincount(homes, self.load, self.places).astype(np.float64)
+
     def statics(self, homes: Homes) -> Floats:
         return np.bincount(homes, self.static_bytes, self.places).astype(np.float64)
 
@@ -75,20 +89,20 @@ class Balance:
 
     def deviations(self, homes: Homes) -> tuple[float, float]:
         """Delta R and Delta S: the largest distances from the target, as shares of it."""
-        rate = np.abs(self.rates(homes) / self.rate_target - 1.0).max()
+        load = np.abs(self.loads(homes) / self.load_target - 1.0).max()
         static = np.abs(self.statics(homes) / self.static_target - 1.0).max()
-        return self.rate_counts * float(rate), self.static_counts * float(static)
+        return self.load_counts * float(load), self.static_counts * float(static)
 
     def objective(self, homes: Homes) -> float:
         """Eqn 4."""
-        rate, static = self.deviations(homes)
-        return rate + self.weight * static
+        load, static = self.deviations(homes)
+        return load + self.weight * static
 
     def imbalance(self, homes: Homes) -> tuple[float, float]:
-        """(max - min) / avg of rate and of static memory, each sub-cluster against its share."""
-        rates = self.rates(homes) / self.rate_target
+        """(max - min) / avg of load and of static memory, each sub-cluster against its share."""
+        loads = self.loads(homes) / self.load_target
         statics = self.statics(homes) / self.static_target
-        return float(np.ptp(rates)), float(np.ptp(statics))
+        return float(np.ptp(loads)), float(np.ptp(statics))
 
     def violation(self, homes: Homes) -> float:
         """By how much the limits are broken, each relative to itself; 0 when feasible."""
@@ -107,14 +121,14 @@ class Balance:
         """A lower bound of Eqn 4 that needs no solver: one model above its largest target."""
         if not self.count:
             return 0.0
-        reach = np.where(self.allowed, self.rate_target, 0.0).max(axis=1)
-        rate = float((self.rate_rps / np.maximum(reach, 1e-12)).max()) - 1.0
+        reach = np.where(self.allowed, self.load_target, 0.0).max(axis=1)
+        load = float((self.load / np.maximum(reach, 1e-12)).max()) - 1.0
         reach = np.where(self.allowed, self.static_target, 0.0).max(axis=1)
         static = float((self.static_bytes / np.maximum(reach, 1e-12)).max()) - 1.0
         if self.count < self.places:
             # Some sub-cluster stays empty.
-            rate, static = max(rate, self.rate_counts), max(static, self.static_counts)
-        return max(0.0, rate) + self.weight * max(0.0, static)
+            load, static = max(load, self.load_counts), max(static, self.static_counts)
+        return max(0.0, load) + self.weight * max(0.0, static)
 
     def plan(self, homes: Homes) -> Plan:
         """The assignment by the names of its models."""

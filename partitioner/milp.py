@@ -59,7 +59,7 @@ class Program:
         self.homes = homes
         self.places = list(places)
         self.models = [int(each) for each in np.flatnonzero(np.isin(homes, self.places))]
-        size = balance.rate_rps / balance.rate_target.max()
+        size = balance.load / balance.load_target.max()
         size = np.maximum(size, balance.static_bytes / balance.static_target.max())
         self.models.sort(key=lambda model: -size[model])
         self.lp = pulp.LpProblem("placement", pulp.LpMinimize)
@@ -69,7 +69,7 @@ class Program:
             for place in self.places
             if balance.allowed[model, place]
         }
-        self.rate_off = self.lp.add_variable("rate_off", 0)
+        self.load_off = self.lp.add_variable("load_off", 0)
         self.static_off = self.lp.add_variable("static_off", 0)
         self.peaks = {place: self.lp.add_variable(f"peak_{place}", 0) for place in self.places}
         self.slack = {
@@ -77,7 +77,7 @@ class Program:
             for family in ("rate", "memory", "disruption")
         }
         """By how much a family of limits may be broken, as a share of the limit: not at all."""
-        self.lp += self.rate_off + balance.weight * self.static_off
+        self.lp += self.load_off + balance.weight * self.static_off
         self._add_balance()
         self._add_limits()
         self._add_disruption()
@@ -98,7 +98,7 @@ class Program:
             homes = [self.x[model, place] for place in self.places if (model, place) in self.x]
             self.lp += pulp.lpSum(homes) == 1  # Eqns 9 and 10
         for values, targets, off, counts in (
-            (balance.rate_rps, balance.rate_target, self.rate_off, balance.rate_counts),
+            (balance.load, balance.load_target, self.load_off, balance.load_counts),
             (balance.static_bytes, balance.static_target, self.static_off, balance.static_counts),
         ):
             for place in self.places if counts else ():
@@ -188,9 +188,9 @@ class Program:
         balance, homes = self.balance, self._canonical()
         for (model, place), variable in self.x.items():
             variable.setInitialValue(int(homes[model] == place))
-        rates = balance.rates(homes)[self.places] / balance.rate_target[self.places]
+        loads = balance.loads(homes)[self.places] / balance.load_target[self.places]
         statics = balance.statics(homes)[self.places] / balance.static_target[self.places]
-        self.rate_off.setInitialValue(SCALE * float(np.abs(rates - 1.0).max()))
+        self.load_off.setInitialValue(SCALE * float(np.abs(loads - 1.0).max()))
         self.static_off.setInitialValue(SCALE * float(np.abs(statics - 1.0).max()))
         dynamic = balance.largest_dynamic(homes) / balance.memory_max
         for place, peak in self.peaks.items():

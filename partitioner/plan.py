@@ -4,14 +4,17 @@ A sub-cluster is its index in `Problem.sub_clusters` everywhere inside; its name
 for people (`fermata.partitioner.plan_file`).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fermata.partitioner.accuracy_mix import RatedProfile
 from fermata.profiles.profile import Profile
 
 ANY_KIND = ""
 """The accelerator type of a cluster whose backends are all alike."""
+CLUSTER_SIZE_MAX = 20
+"""Sub-clusters that models are placed on at one level; above it they go to clusters first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,24 @@ class SubCluster:
     memory_bytes: int
     """S_max: what a backend of it can hold."""
     share: float = 1.0
-    """Share of rate and memory, relative to the others: 2 for accelerators twice as large."""
+    """Share of rate and memory, relative to the others: 2 for accelerators twice as large. Where
+    backends are balanced: how many it may have."""
     kind: str = ANY_KIND
     cluster: str = ""
     """The cluster, with a router of its own, that it is part of."""
+
+
+def in_clusters(places: Sequence[SubCluster]) -> tuple[SubCluster, ...]:
+    """The same sub-clusters in clusters of one kind each, where they are too many for one level."""
+    if len(places) <= CLUSTER_SIZE_MAX:
+        return tuple(replace(each, cluster="") for each in places)
+    seen = Counter[str]()
+    found: list[SubCluster] = []
+    for each in places:
+        number = str(seen[each.kind] // CLUSTER_SIZE_MAX)
+        found.append(replace(each, cluster=f"{each.kind}-{number}" if each.kind else number))
+        seen[each.kind] += 1
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +118,21 @@ class Problem:
     """Today's plan; a new model is absent from it."""
     load_cost_max: float | None = None
     """C_max of Eqn 11; None: any disruption will do."""
+    by_backends: bool = False
+    """Balance the backends that models need, by kind, in place of their rates. Every profile and
+    SLO must be known. The rate of a RankThread is limited all the same."""
+
+
+def restricted(problem: Problem, among: Sequence[int]) -> Problem:
+    """The same question for some of the sub-clusters, by their places in the new one. Its models
+    live there, or nowhere yet."""
+    place = {number: at for at, number in enumerate(among)}
+    home = {name: place[at] for name, at in problem.current.home.items() if at in place}
+    return replace(
+        problem,
+        sub_clusters=tuple(problem.sub_clusters[each] for each in among),
+        current=Plan(home),
+    )
 
 
 def moves(current: Plan, plan: Plan, load_cost: Mapping[str, float]) -> tuple[Move, ...]:

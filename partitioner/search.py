@@ -25,24 +25,25 @@ def greedy(balance: Balance) -> Homes:
     What is left over for a sub-cluster is looked at in rate, memory and limits at once.
     """
     homes = np.full(balance.count, -1, np.int64)
-    size = balance.rate_rps / balance.rate_target.max()
+    size = balance.load / balance.load_target.max()
     size = np.maximum(size, balance.static_bytes / balance.static_target.max())
-    rates, statics = np.zeros(balance.places), np.zeros(balance.places)
-    dynamic = np.zeros(balance.places)
+    loads, rates = np.zeros(balance.places), np.zeros(balance.places)
+    statics, dynamic = np.zeros(balance.places), np.zeros(balance.places)
     at_home = balance.current >= 0
     for model in sorted(range(balance.count), key=lambda each: (not at_home[each], -size[each])):
         if at_home[model] and balance.allowed[model, balance.current[model]]:
             place = int(balance.current[model])
         else:
-            rate = (rates + balance.rate_rps[model]) / balance.rate_target
+            load = (loads + balance.load[model]) / balance.load_target
             static = (statics + balance.static_bytes[model]) / balance.static_target
             peak = np.maximum(dynamic, balance.dynamic_bytes[model])
             memory = statics + balance.static_bytes[model] + peak
             broken = over(rates + balance.rate_rps[model], balance.rate_max)
             broken += over(memory, balance.memory_max) + ~balance.allowed[model]
-            harm = np.maximum(rate, balance.weight * static) + 0.1 * (rate + static)
+            harm = np.maximum(load, balance.weight * static) + 0.1 * (load + static)
             place = int(np.argmin(harm + BROKEN * broken))
         homes[model] = place
+        loads[place] += balance.load[model]
         rates[place] += balance.rate_rps[model]
         statics[place] += balance.static_bytes[model]
         dynamic[place] = max(dynamic[place], balance.dynamic_bytes[model])
@@ -52,7 +53,7 @@ def greedy(balance: Balance) -> Homes:
 class Exchange:
     """Sets of at most two models that may leave one sub-cluster for another."""
 
-    __slots__ = ("cost", "dynamic_left", "dynamic_sent", "members", "rate", "static")
+    __slots__ = ("cost", "dynamic_left", "dynamic_sent", "load", "members", "rate", "static")
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Exchange:
         self.members = np.array(members, np.int64)
         first, second = self.members[:, 0], self.members[:, 1]
         self.rate = _padded(balance.rate_rps)[first] + _padded(balance.rate_rps)[second]
+        self.load = _padded(balance.load)[first] + _padded(balance.load)[second]
         static = _padded(balance.static_bytes)
         self.static = static[first] + static[second]
         extra = _padded(balance.move_cost[:, there] - balance.move_cost[:, here])
@@ -103,6 +105,7 @@ class LocalSearch:
         self.rng = rng
         self.cost_price = cost_price
         """Worth of a unit of load cost against imbalance, where the cost is bounded."""
+        self.loads = balance.loads(homes)
         self.rates = balance.rates(homes)
         self.statics = balance.statics(homes)
         self.cost = balance.cost(homes)
@@ -124,7 +127,7 @@ class LocalSearch:
 
     def _pairs(self) -> list[tuple[int, int]]:
         """Every pair of sub-clusters, the most unequal ones first."""
-        load = self.rates / self.balance.rate_target + self.statics / self.balance.static_target
+        load = self.loads / self.balance.load_target + self.statics / self.balance.static_target
         pairs = list(combinations(range(self.balance.places), 2))
         return sorted(pairs, key=lambda pair: -abs(load[pair[0]] - load[pair[1]]))
 
@@ -142,8 +145,11 @@ class LocalSearch:
         row, column = divmod(best, harm.shape[1])
         self._make(give, row, there)
         self._make(take, column, here)
+        moved_load = give.load[row] - take.load[column]
         moved_rate = give.rate[row] - take.rate[column]
         moved_static = give.static[row] - take.static[column]
+        self.loads[here] -= moved_load
+        self.loads[there] += moved_load
         self.rates[here] -= moved_rate
         self.rates[there] += moved_rate
         self.statics[here] -= moved_static
@@ -159,13 +165,15 @@ class LocalSearch:
     def _harm(self, here: int, there: int, give: Exchange, take: Exchange) -> Floats:
         """Squared deviations of the two after every exchange, and the limits it breaks."""
         balance = self.balance
+        load = give.load[:, None] - take.load[None, :]
         rate = give.rate[:, None] - take.rate[None, :]
         static = give.static[:, None] - take.static[None, :]
         harm = np.zeros_like(rate)
         for place, sign, left, sent in ((here, -1.0, give, take), (there, 1.0, take, give)):
             rates = self.rates[place] + sign * rate
             statics = self.statics[place] + sign * static
-            harm += (rates / balance.rate_target[place] - 1.0) ** 2
+            loads = self.loads[place] + sign * load
+            harm += (loads / balance.load_target[place] - 1.0) ** 2
             harm += (balance.weight * (statics / balance.static_target[place] - 1.0)) ** 2
             stays, comes = left.dynamic_left, sent.dynamic_sent
             peak = (

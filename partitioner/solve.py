@@ -122,7 +122,8 @@ def _solve_whole(
     best.offer(found.homes, "exact")
     if best.homes is None:
         if found.proven:
-            _refuse(["the limits contradict one another", *remedies(balance, start, 3.0, solver)])
+            told = remedies(balance, start, min(3.0, left_s), solver)
+            _refuse(["the limits contradict one another", *told])
         raise ConfigError(
             f"time_limit_s={left_s:.3g}: no plan found, nor that there is none; raise it"
         )
@@ -148,10 +149,10 @@ def _resolve_parts(balance: Balance, best: _Best, until: float, solver: str, see
 
 def _neighbourhood(balance: Balance, homes: Homes, rng: random.Random) -> list[int]:
     """The sub-cluster that is furthest off, and others that are off to the other side."""
-    rate = balance.rates(homes) / balance.rate_target - 1.0
+    load = balance.loads(homes) / balance.load_target - 1.0
     static = balance.weight * (balance.statics(homes) / balance.static_target - 1.0)
-    worst = int(np.argmax(np.maximum(np.abs(rate), np.abs(static))))
-    opposite = -(rate * rate[worst] + static * static[worst])
+    worst = int(np.argmax(np.maximum(np.abs(load), np.abs(static))))
+    opposite = -(load * load[worst] + static * static[worst])
     others = [place for place in range(balance.places) if place != worst]
     others.sort(key=lambda place: -opposite[place] * rng.uniform(0.5, 1.5))
     held = np.bincount(homes, minlength=balance.places)

@@ -53,6 +53,7 @@ class PipelineJob:
         "awaited",
         "begun",
         "inputs",
+        "keeps_states",
         "left_out",
         "orphan",
         "planned_at_ns",
@@ -60,16 +61,17 @@ class PipelineJob:
         "run",
     )
 
-    def __init__(self, now_ns: int, run: Run) -> None:
+    def __init__(self, now_ns: int, run: Run, keeps_states: bool = False) -> None:
         self.run = run
+        self.keeps_states = keeps_states
         self.arrived_at_ns = now_ns
         self.planned_at_ns = now_ns + run.start_in_ns
         self.awaited: set[int] = set(run.rids)
         """Requests whose inputs have not arrived."""
         self.inputs: dict[int, Payload] = {}
         self.left_out: tuple[int, ...] = ()
-        """Requests whose frontend was lost before it had sent their inputs, or before it could be
-        sent their results."""
+        """Requests whose inputs were not there in time, or whose frontend was lost before it could
+        be sent their results."""
         self.ready_at_ns = 0
         self.begun = False
         """The executor has it."""
@@ -184,8 +186,9 @@ class BatchPipeline:
             self.announced = True
             self.effects.append(AnnounceReady())
 
-    def on_run(self, now_ns: int, term: int, run: Run) -> str | None:
-        """Take an order; returns the reason for refusing it, or None."""
+    def on_run(self, now_ns: int, term: int, run: Run, keeps_states: bool = False) -> str | None:
+        """Take an order; returns the reason for refusing it, or None. `keeps_states`: its model
+        has the state of sequences."""
         if term < self.term:
             return f"router term {term} is stale: this backend has met {self.term}"
         if not self.announced:
@@ -194,7 +197,7 @@ class BatchPipeline:
             return f"batch {run.batch} came while {len(self.jobs)} others are here"
         if not run.rids or len(set(run.rids)) != len(run.rids):
             return f"batch {run.batch} is empty or has a request twice"
-        job = PipelineJob(now_ns, run)
+        job = PipelineJob(now_ns, run, keeps_states)
         self.jobs.append(job)
         for payload in run.inputs:
             if payload.rid in job.awaited and frontend_of(payload.rid) not in self.unreachable:
@@ -245,9 +248,14 @@ class BatchPipeline:
         """Leave out inputs that are so late that they hold up the rest of their batch."""
         for job in self.jobs:
             if job.awaited and self._give_up_at_ns(job) <= now_ns:
-                for rid in sorted(job.awaited):
-                    self._refuse(now_ns, job, rid, INPUT_LATE, input_late=True)
+                late = tuple(sorted(job.awaited))
                 job.awaited.clear()
+                if not job.keeps_states and not job.orphan:
+                    job.left_out += late
+                    continue
+                # A router would take a step that was left out for one that has changed a state.
+                for rid in late:
+                    self._refuse(now_ns, job, rid, INPUT_LATE, input_late=True)
         self._advance(now_ns)
 
     # Running

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
+import msgspec
+
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import NobodyListensError, connect
 from fermata.router.links.heartbeat import HeartbeatThread
-from fermata.router.links.messages import FrontendAddress, Message, Payload
+from fermata.router.links.messages import FrontendAddress, Message, Payload, Run, frontend_of
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, Me
 
@@ -107,6 +109,16 @@ class Frontends:
         """Whether messages go out at once."""
         peer = self.peers.get(number)
         return peer is not None and peer.link is not None
+
+    def without_strangers(self, run: Run) -> Run:
+        """The order without inputs of frontends that have no link: a fetch shows whether they can
+        be reached, before anything runs for them."""
+        frontends = {frontend_of(payload.rid) for payload in run.inputs}
+        linked = {frontend for frontend in frontends if self.is_linked(frontend)}
+        if linked == frontends:
+            return run
+        kept = [payload for payload in run.inputs if frontend_of(payload.rid) in linked]
+        return msgspec.structs.replace(run, inputs=tuple(kept))
 
     def send(self, number: int, message: Message) -> bool:
         """Send a message, now or once the link is up; false if the address is not known."""

@@ -2,18 +2,20 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 
 from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.gpu_meter import find_gpu
+from fermata.deployments.backend.loaders import pick_device
 from fermata.deployments.backend.meter import BackendMeter
 from fermata.deployments.backend.model_store import LoadedModels, ModelStore
 from fermata.deployments.backend.process import BackendProcess
-from fermata.deployments.backend.seats import Holder, Seat
+from fermata.deployments.backend.seats import Holder, Seat, is_alive
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.specs.backend import StoreOptions
+from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import seconds
 from fermata.profiles.profile import Profile
 from fermata.router.links.messages import BackendStats
@@ -24,6 +26,9 @@ LOADED = "loaded"
 """The last step of a start."""
 SWAP_NS = seconds(600)
 """A batch may have to wait for minutes until its model is loaded."""
+END_S = 5.0
+"""Time for a process that has been killed to give its memory on the device back."""
+LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,10 @@ class HostOptions:
     """Name of the actor that hosts it; empty in a replica of Serve's."""
     find_seat: Callable[[str], Seat | None] = lambda device: None
     """The seat of a backend on this device; None where it has no spare."""
+    on_host: bool = False
+    """Beside a process that serves, it waits without memory on the device."""
+    ask: Callable[[str], Awaitable[tuple[str, dict[str, Profile]]]] | None = None
+    """What the actor of this name says of its accelerator type and run times."""
 
 
 class BackendHost:
@@ -69,13 +78,18 @@ class BackendHost:
     async def _load(self) -> LoadedModels:
         """Load every model and measure its run times, on the accelerator that will run it."""
         options = self.options = self.read_options()
-        self.store = ModelStore(options.store)
-        self.seat = options.find_seat(self.store.device)
-        if self.follow() is not None:
+        self.seat = options.find_seat(pick_device(options.store.device))
+        first, given, found = self.follow(), options.store, LoadedModels({}, dict(options.profiles))
+        self.on_host = options.on_host or (first is not None and first.on_host)
+        if first is not None:
             # Beside a process that serves, run times would be measured wrong.
-            self.store.options = replace(self.store.options, measure="once")
+            given = replace(given, measure="once")
+            if self.on_host and first.actor and options.ask is not None:
+                kind, known = await options.ask(first.actor)
+                given = replace(given, kind=kind)
+                found.profiles.update(known)
+        self.store = ModelStore(given, self.on_host and first is not None)
         self.store.pace.is_beside = self._is_beside
-        found = LoadedModels({}, dict(options.profiles))
         specs = self.store.specs
         for index, name in enumerate(specs):
             count = f"({index + 1} of {len(specs)})"
@@ -99,6 +113,15 @@ class BackendHost:
         tune()
         loaded = await asyncio.shield(self.loading)
         options, store = self.options, self.store
+        first = self._first()
+        if first is None:
+            # Before anything is loaded: the next process on the seat looks who serves.
+            self._note()
+        if first is None and store.on_host:
+            # The process that served has ended meanwhile.
+            store.use_device()
+            for name in loaded.runners:
+                loaded.runners[name] = await asyncio.to_thread(store.load, name)
         settings = BackendSettings(
             options.number,
             kind=store.kind,
@@ -119,12 +142,16 @@ class BackendHost:
             standby=options.standby,
             # Ray starts another in its place, with a context of its own on the device.
             end_process=lambda: os._exit(1),
-            first=self._first(),
+            first=first,
         )
         await self.process.start()
-        if self.process.first is None:
-            self._serve()
+        if first is None:
+            store.begin_tuning()
         elif self.seat is not None:
+            holder = self.seat.holder()
+            if holder is not None and is_alive(holder.pid) and not store.on_host:
+                announce = partial(self.loop.call_soon_threadsafe, self._announce, holder)
+                self.seat.alarm(holder.pid).when_dead(announce)
             self.seat.when_free(lambda: self.loop.call_soon_threadsafe(self._take_over))
 
     def _first(self) -> int | None:
@@ -135,15 +162,61 @@ class BackendHost:
         # One that serves since an instant ago has not said its number yet.
         return self.options.number if holder is None else holder.number
 
+    def _announce(self, dead: Holder) -> None:
+        """Take batches before the lock is free: the process that has it runs nothing any more."""
+        if not self.ending and self.seat is not None and self.seat.holder() == dead:
+            self.process.take_over()
+
     def _take_over(self) -> None:
         if not self.ending:
-            self.process.take_over()
-            self._serve()
+            self.taking_over = self.loop.create_task(self._serve())
 
-    def _serve(self) -> None:
-        if self.seat is not None:
-            self.seat.note(Holder(self.options.number, os.getpid(), self.options.actor))
+    async def _serve(self) -> None:
+        """Serve in place of the process that has ended."""
+        before = None if self.seat is None else self.seat.holder()
+        self._note()
+        try:
+            if self.store.on_host:
+                await self._use_device(before)
+            else:
+                self.process.take_over()
+        # Models and devices may raise anything; another process is to try.
+        except Exception as error:
+            LOG.error("spare cannot take over", extra=fields(reason=str(error)))
+            os._exit(1)
         self.store.begin_tuning()
+
+    async def _use_device(self, before: Holder | None) -> None:
+        """Load what waits in host memory, and serve from the first model on."""
+        store, process, variants = self.store, self.process, self.process.variants
+        end_s = self.loop.time() + END_S
+        while before is not None and is_alive(before.pid) and self.loop.time() < end_s:
+            await asyncio.sleep(LOOK_S)
+        # What is being read into host memory ends as a place that runs nothing.
+        while variants.loading:
+            await asyncio.sleep(LOOK_S)
+        waiting = sorted(variants.runners)
+        variants.runners.clear()
+        # The router misses those that are not announced yet, and asks for them.
+        variants.loading.update(dict.fromkeys(waiting, True))
+        store.use_device()
+        for name in waiting:
+            runner = await asyncio.to_thread(store.load, name) if variants.loading[name] else None
+            if variants.loading.pop(name) and runner is not None:
+                process.take_over({name: runner})
+                continue
+            # Unloaded meanwhile.
+            if runner is not None:
+                runner.close()
+            store.release(name)
+        if process.first is not None:
+            process.take_over()
+
+    def _note(self) -> None:
+        """Name this process as the one that serves on its seat."""
+        if self.seat is not None:
+            number, actor = self.options.number, self.options.actor
+            self.seat.note(Holder(number, os.getpid(), actor, self.on_host))
 
     def follow(self) -> Holder | None:
         """The process that serves on its seat; None where this one does, or nobody."""
@@ -164,9 +237,7 @@ class BackendHost:
         if self.seat is None or self.seat.serving.mine:
             return False
         holder = self.seat.holder()
-        if holder is None or holder.pid == os.getpid():
-            return False
-        return Path(f"/proc/{holder.pid}").exists()
+        return holder is not None and holder.pid != os.getpid() and is_alive(holder.pid)
 
     @property
     def is_up(self) -> bool:

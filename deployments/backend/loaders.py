@@ -1,6 +1,7 @@
 """Loads models by the names of the configuration; imports torch only where needed."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +26,7 @@ from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, 
 from fermata.deployments.backend.isolation.model import IsolatedModel
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
-from fermata.deployments.models.catalog import open_model
+from fermata.deployments.models.catalog import FAMILIES, open_model, parse_name
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork, Tensors
 from fermata.deployments.models.pictures.decoding import fit, write
@@ -108,8 +109,12 @@ def load_runner(
     budget: MemoryBudget,
     warm: bool = True,
     pace: Pace | None = None,
+    opened: Model | None = None,
 ) -> Runner:
-    """A variant loaded, warmed up and within the budget; `device` as `pick_device` gives it."""
+    """A variant loaded, warmed up and within the budget; `device` as `pick_device` gives it.
+
+    `opened` is its model, where `open_on_host` has read that already.
+    """
     if spec.model == EMULATED:
         if not spec.table_ns:
             raise ConfigError(f"{spec.name}: an emulated model needs run times; give a profile")
@@ -121,7 +126,7 @@ def load_runner(
         plain = PlainRunner(model, size_max)
         return _padding(spec, _fitting(spec, plain, spec.input_shape or (3, 1, 1)), None)
     try:
-        return _load(spec, device, budget, warm, pace)
+        return _load(spec, device, budget, warm, pace, opened)
     # Every library has an error of its own for a lack of memory.
     except Exception as error:
         if not is_out_of_memory(error):
@@ -136,11 +141,40 @@ def load_runner(
     )
 
 
+def open_on_host(spec: ModelSpec, device: str) -> Model | None:
+    """The model of a variant in host memory, with all that it imports, for `load_runner` to move to
+    the device later; None where it cannot be moved, and has to be read again."""
+    if spec.model == EMULATED or spec.environment:
+        return None
+    if device == "cuda":
+        _torch()
+        if spec.picture is not None:
+            with suppress(ImportError):
+                import_module("torchvision.io")
+    family = parse_name(spec.model).family
+    if family not in FAMILIES:
+        # A file of another library, or a user's function, may want the device at once.
+        if family:
+            import_module(family)
+        return None
+    opened = _open_bucket(spec, "cpu")
+    if device != "cpu":
+        if not isinstance(opened, TorchModel | NamedNetwork):
+            return None
+        opened.to("cpu", _floats(spec, opened, device))
+    return opened
+
+
 def _load(
-    spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool, pace: Pace | None
+    spec: ModelSpec,
+    device: str,
+    budget: MemoryBudget,
+    warm: bool,
+    pace: Pace | None,
+    opened: Model | None,
 ) -> Runner:
     before = _device_bytes(device)
-    opened = _open_bucket(spec, device)
+    opened = opened or _open_bucket(spec, device)
     # Padded inputs have one shape, which graphs can be captured for.
     inner = spec.at_bucket() if spec.pad else spec
     runner = _make_runner(inner, _with_shape(opened, inner), device, pace)
@@ -335,8 +369,11 @@ def _make_runner(spec: ModelSpec, model: Model, device: str, pace: Pace | None) 
         )
     if spec.inputs or isinstance(model, NamedNetwork):
         inputs = model.inputs if isinstance(model, NamedNetwork) else spec.inputs
-        named = SequenceRunner if spec.keeps_state else NamedRunner
-        return named(model, spec.batch_size_max, inputs)
+        if spec.keeps_state:
+            return SequenceRunner(model, spec.batch_size_max, inputs)
+        if device == "cuda" and isinstance(model, NamedNetwork):
+            return _named_on_gpu(spec, model, pace)
+        return NamedRunner(model, spec.batch_size_max, inputs)
     dtype = held_as(spec.input_dtype) if spec.input_dtype else ""
     if device == "cuda" and isinstance(model, TorchModel) and -1 not in card.input_shape:
         from fermata.deployments.backend.execution.graphs import GraphRunner
@@ -344,6 +381,29 @@ def _make_runner(spec: ModelSpec, model: Model, device: str, pace: Pace | None) 
         return GraphRunner(model, spec.batch_size_max, dtype, pace=pace)
     shape = None if -1 in card.input_shape else card.input_shape
     return PlainRunner(model, spec.batch_size_max, shape, dtype)
+
+
+def _named_on_gpu(spec: ModelSpec, model: NamedNetwork, pace: Pace | None) -> Runner:
+    """The runner of a network with named tensors: from CUDA graphs, where its inputs are fixed."""
+    from fermata.deployments.backend.execution.captured import CaptureError
+    from fermata.deployments.backend.execution.named_graphs import (
+        NamedGraphRunner,
+        can_be_captured,
+    )
+
+    inputs = spec.inputs or model.inputs
+    if not spec.inputs and spec.input_shape is not None and len(inputs) == 1:
+        # A file may take pictures of any size; the entry says which ones come.
+        inputs = (replace(inputs[0], shape=spec.input_shape),)
+    if can_be_captured(inputs):
+        try:
+            return NamedGraphRunner(model, spec.batch_size_max, inputs, pace)
+        except CaptureError as error:
+            about = fields(model=model.card.name, reason=str(error))
+            LOG.warning("model runs without CUDA graphs", extra=about)
+            drop_references(error)
+            release_memory()
+    return NamedRunner(model, spec.batch_size_max, model.inputs)
 
 
 def _floats(spec: ModelSpec, model: TorchModel | NamedNetwork, device: str) -> str:

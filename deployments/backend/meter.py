@@ -6,7 +6,10 @@ from collections.abc import Callable
 from fermata.deployments.backend.execution.finite import NonFiniteCounts
 from fermata.deployments.backend.gpu_meter import GpuMeter
 from fermata.deployments.metrics.process_stats import resident_bytes
+from fermata.foundation.logs import LOG, fields
 from fermata.router.links.messages import BackendStats
+
+OTHERS = "other reasons, too many to list"
 
 
 class LoadCounts:
@@ -58,3 +61,23 @@ class BackendMeter:
             gpu_used=-1.0 if self.gpu is None else self.gpu.used(),
             non_finite=self.non_finite.take(),
         )
+
+
+class FailureReasons:
+    """Counts batches and loads that failed, by reason."""
+
+    def __init__(self, meter: BackendMeter, reasons_max: int) -> None:
+        """Beyond `reasons_max` of them, reasons are counted as one."""
+        self.meter = meter
+        self.reasons_max = reasons_max
+        self.counts: dict[str, int] = {}
+
+    def count(self, reason: str) -> None:
+        if len(self.counts) >= self.reasons_max and reason not in self.counts:
+            reason = OTHERS
+        before = self.counts.get(reason, 0)
+        self.counts[reason] = before + 1
+        if not before:
+            # Logged once: a model that fails may do so with every batch.
+            LOG.warning("batch or load failed", extra=fields(reason=reason))
+        self.meter.failures += 1

@@ -1,10 +1,8 @@
 """The backend process: links, batch pipeline and executor on one event loop."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-
-import msgspec
 
 from fermata.deployments.backend.batch_pipeline import (
     AnnounceReady,
@@ -21,6 +19,7 @@ from fermata.deployments.backend.execution.executor import (
     BatchExecutor,
     BatchOutcome,
     Executor,
+    keeps_state,
     request_outputs,
 )
 from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost, runs_in
@@ -34,10 +33,10 @@ from fermata.deployments.backend.execution.tensors import (
     view_rows,
 )
 from fermata.deployments.backend.frontends import Frontends
-from fermata.deployments.backend.isolation.model import down, isolated
 from fermata.deployments.backend.limits import BatchLimits
-from fermata.deployments.backend.meter import BackendMeter, LoadCounts
+from fermata.deployments.backend.meter import BackendMeter, FailureReasons, LoadCounts
 from fermata.deployments.backend.settings import BackendSettings
+from fermata.deployments.backend.variants import Variants
 from fermata.deployments.metrics.process_stats import PeriodicReport
 from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, debugging, fields, in_ms
@@ -58,13 +57,11 @@ from fermata.router.links.messages import (
     Retire,
     Run,
     UnloadVariant,
-    frontend_of,
 )
 from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link, Resolve
 from fermata.router.live.precise_timer import LoopTimer
 
-OTHERS = "other reasons, too many to list"
 END_S = 1.0
 """Time for the goodbyes of a process whose device is of no use any more."""
 
@@ -97,22 +94,17 @@ class BackendProcess:
         self.heartbeat = heartbeat or HeartbeatThread(settings.links.beat_ns)
         self.clock = self.heartbeat.clock
         self.make_executor = make_executor
-        self.runners = runners
-        """By variant; loaded and warm."""
-        self.store = store
-        """Loads more variants; None if the set is fixed."""
         self.meter = meter or BackendMeter(LoadCounts(), lambda: 0)
+        self.failures = FailureReasons(self.meter, settings.reasons_max)
+        self.variants = Variants(
+            *(runners, store, self.failures, self._busy, self._announce),
+            announce_soon=lambda: self._post(self._announce),
+        )
         self.export = export
         """Receives each report to the router too."""
         self.end_process = end_process
         self.first = first
-        self.leaving: set[str] = set()
-        """Variants that get no new batch, and are unloaded after those they have."""
-        self.loading: dict[str, bool] = {}
-        """Variants that are being loaded, each with whether it is still wanted."""
         self.limits = BatchLimits()
-        self.trouble: dict[str, str] = {}
-        """Errors of the last load, by variant."""
         self.routers = (resolve,) if standby is None else (resolve, standby)
         self.pipeline = BatchPipeline(settings.pipeline)
         self.segments = Segments()
@@ -128,8 +120,6 @@ class BackendProcess:
         self.unusable = ""
         """Why its device runs nothing any more."""
         self.batches = 0
-        self.failures: dict[str, int] = {}
-        """Batches and loads that failed, by reason."""
         self.tasks: dict[asyncio.Task[None], None] = {}
 
     async def start(self) -> None:
@@ -137,15 +127,23 @@ class BackendProcess:
         self.loop = asyncio.get_running_loop()
         self.timer = LoopTimer(self.loop, self._on_timer, self.clock)
         self.executor = self.make_executor(
-            lambda outcome: _post(self.loop, lambda: self._on_outcome(outcome))
+            lambda outcome: self._post(lambda: self._on_outcome(outcome))
         )
         self.to_router = RouterLinks(
             self.routers, self.hello, RouterEvents(self), self.heartbeat, self.settings.links
         )
         self.to_router.start()
         self.reports = PeriodicReport(self.loop, self._report)
-        for runner in self.runners.values():
-            self._watch(runner)
+        for runner in self.variants.runners.values():
+            self.variants.watch(runner)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """Have the loop call this, unless it has been closed meanwhile."""
+        try:
+            self.loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
 
     def _report(self, late_ns: int) -> None:
         """Send the counts since the last report; while no router is linked they add up."""
@@ -169,13 +167,9 @@ class BackendProcess:
 
     def _drained(self, began_ns: int) -> bool:
         wait_ns = self.settings.drain_answer_ns
-        if any(each.open for each in self._sequence_runners()):
+        if any(each.open for each in self.variants.sequence_runners()):
             wait_ns = self.settings.drain_sequences_ns
         return self.drained or self.router is None or self.clock() > began_ns + wait_ns
-
-    def _sequence_runners(self) -> list[SequenceRunner]:
-        runners = map(innermost, self.runners.values())
-        return [each for each in runners if isinstance(each, SequenceRunner)]
 
     def check(self) -> None:
         """UnfitError if this process is to be replaced: its accelerator hangs or is unusable, or
@@ -198,8 +192,7 @@ class BackendProcess:
         await self.loop.run_in_executor(None, self.executor.stop)
         await self.loop.run_in_executor(None, self.heartbeat.stop)
         self.timer.close()
-        for runner in self.runners.values():
-            runner.close()
+        self.variants.close()
 
     def hello(self) -> Hello:
         settings = self.settings
@@ -213,7 +206,7 @@ class BackendProcess:
             link.close(CloseCode.STALE, refusal, term=self.pipeline.term)
             return
         self.router = link
-        for runner in self._sequence_runners():
+        for runner in self.variants.sequence_runners():
             runner.end_all()
         LOG.info("router linked", extra=fields(term=link.peer.term))
         self.carry_out()
@@ -230,23 +223,20 @@ class BackendProcess:
         if isinstance(message, Run) and self.first is not None:
             link.close(CloseCode.REFUSED, f"a batch for the spare of backend {self.first}")
         elif isinstance(message, Run):
-            run = self._without_strangers(message)
-            refusal = self.pipeline.on_run(self.clock(), link.peer.term, run)
+            run = self.frontends.without_strangers(message)
+            runner = self.variants.runners.get(run.variant)
+            stateful = runner is not None and keeps_state(runner)
+            refusal = self.pipeline.on_run(self.clock(), link.peer.term, run, stateful)
             if refusal is not None:
                 link.close(CloseCode.REFUSED, refusal)
         elif isinstance(message, FrontendAddress):
             self.frontends.add(message)
         elif isinstance(message, LoadVariant):
-            self._start(self._load(message.variant))
+            self._start(self.variants.load(message.variant))
         elif isinstance(message, UnloadVariant):
-            if message.variant in self.runners:
-                self.leaving.add(message.variant)
-            elif message.variant in self.loading:
-                self.loading[message.variant] = False
-            self._announce()
-            self._unload_leaving()
+            self.variants.unload(message.variant)
         elif isinstance(message, EndSequence):
-            runner = innermost(self.runners.get(message.variant))
+            runner = innermost(self.variants.runners.get(message.variant))
             if isinstance(runner, SequenceRunner):
                 runner.end(message.key)
         elif isinstance(message, Drained):
@@ -256,37 +246,19 @@ class BackendProcess:
         else:
             link.close(CloseCode.WRONG_ROLE, f"{type(message).__name__} from a router")
 
-    def _without_strangers(self, run: Run) -> Run:
-        """The order without inputs of frontends that have no link: a fetch shows whether they can
-        be reached, before anything runs for them."""
-        frontends = {frontend_of(payload.rid) for payload in run.inputs}
-        linked = {frontend for frontend in frontends if self.frontends.is_linked(frontend)}
-        if linked == frontends:
-            return run
-        kept = [payload for payload in run.inputs if frontend_of(payload.rid) in linked]
-        return msgspec.structs.replace(run, inputs=tuple(kept))
-
     def _announce(self) -> None:
         """Announce the variants that run here, or that this backend drains."""
         if self.router is not None and self.pipeline.announced and self._is_understood():
-            ended = down(self.runners)
-            here = self.runners.keys() - self.leaving - ended.keys()
+            here, errors = self.variants.status()
             variants = () if self.draining else tuple(sorted(here))
-            lost = {variant: reason for variant, reason in ended.items() if reason}
-            trouble = tuple(sorted({**self.trouble, **lost}.items()))
+            trouble = tuple(sorted(errors.items()))
             kind, costs = self.settings.kind, self.settings.costs
             empty = not here and not self.draining
             limits, cut = self.limits.items(), tuple(sorted(self.pipeline.unreachable))
             spare_of = -1 if self.first is None else self.first
             told = (kind, variants, trouble, costs, empty, limits, cut, spare_of)
-            libraries = ((name, runs_in(self.runners[name])) for name in variants)
+            libraries = ((name, runs_in(self.variants.runners[name])) for name in variants)
             self.router.send(Ready(*told, tuple(each for each in libraries if each[1])))
-
-    def _watch(self, runner: Runner) -> None:
-        """Announce a model with a process of its own anew when that ends, and when it is back."""
-        model = isolated(runner)
-        if model is not None:
-            model.on_change = lambda: _post(self.loop, self._announce)
 
     def _is_understood(self) -> bool:
         """Whether the router knows what a spare is, where this is one."""
@@ -301,55 +273,19 @@ class BackendProcess:
             self.first = first
             self._announce()
 
-    def take_over(self) -> None:
-        """Take batches from now on: the process of the backend before has ended."""
-        LOG.warning("spare takes over", extra=fields(first=self.first))
+    def take_over(self, more: Mapping[str, Runner] | None = None) -> None:
+        """Take batches from now on: the process of the backend before has ended. `more` runners are
+        those that had to wait for that."""
+        if self.first is not None:
+            LOG.warning("spare takes over", extra=fields(first=self.first))
         self.first = None
+        for variant, runner in (more or {}).items():
+            self.variants.add(variant, runner)
         self._announce()
 
-    async def _load(self, variant: str) -> None:
-        self.leaving.discard(variant)
-        self.trouble.pop(variant, None)
-        if variant in self.loading:
-            # Asked for twice, or wanted again after all: one load is in progress.
-            self.loading[variant] = True
-            return
-        if variant not in self.runners and self.store is not None:
-            self.loading[variant] = True
-            try:
-                load = self.store.load
-                self.runners[variant] = await self.loop.run_in_executor(None, load, variant)
-                self._watch(self.runners[variant])
-                LOG.info("model loaded", extra=fields(variant=variant))
-            # A model is a user's code and may raise anything; the router hears of it.
-            except Exception as error:
-                self.trouble[variant] = str(error) or type(error).__name__
-                self._count(f"{variant}: {error}")
-            if not self.loading.pop(variant) and variant in self.runners:
-                self.leaving.add(variant)
-        self._announce()
-        self._unload_leaving()
-
-    def _unload_leaving(self) -> None:
-        """Unload variants that are leaving and have no batch here any more."""
-        busy = {job.run.variant for job in self.pipeline.jobs}
-        for variant in self.leaving - busy:
-            self.leaving.discard(variant)
-            runner = self.runners.pop(variant)
-            runner.close()
-            LOG.info("model unloaded", extra=fields(variant=variant))
-            if self.store is not None:
-                self.store.release(variant)
-
-    def _count(self, reason: str) -> None:
-        if len(self.failures) >= self.settings.reasons_max and reason not in self.failures:
-            reason = OTHERS
-        before = self.failures.get(reason, 0)
-        self.failures[reason] = before + 1
-        if not before:
-            # Logged once: a model that fails may do so with every batch.
-            LOG.warning("batch or load failed", extra=fields(reason=reason))
-        self.meter.failures += 1
+    def _busy(self) -> set[str]:
+        """Variants that have batches here."""
+        return {job.run.variant for job in self.pipeline.jobs}
 
     def _start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         task = self.loop.create_task(work)
@@ -367,7 +303,7 @@ class BackendProcess:
 
     def on_frontend_down(self, frontend: int, reason: str) -> None:
         if reason:
-            self._count(f"frontend {frontend}: {reason}")
+            self.failures.count(f"frontend {frontend}: {reason}")
         # Its memory stays while it is mapped; segments of other frontends are mapped again.
         self.segments.forget()
         self.pipeline.on_frontend_down(self.clock(), frontend)
@@ -408,7 +344,7 @@ class BackendProcess:
 
     def _begin(self, job: PipelineJob) -> None:
         variant = job.run.variant
-        runner = self.runners.get(variant)
+        runner = self.variants.runners.get(variant)
         if runner is None:
             self.pipeline.on_failed(self.clock(), job, 0, f"{variant} is not loaded here")
             return
@@ -450,7 +386,7 @@ class BackendProcess:
         if outcome.unusable and not self.unusable:
             self._give_up(outcome.unusable)
         if outcome.fits and self.limits.set(now_ns, job.run.variant, outcome.fits):
-            self._count(f"{job.run.variant}: memory suffices for batches of {outcome.fits}")
+            self.failures.count(f"{job.run.variant}: memory suffices for batches of {outcome.fits}")
             self._announce()
         failed = outcome.failed
         outputs: list[Tensors | str] = []
@@ -474,7 +410,7 @@ class BackendProcess:
                 ),
             )
         if failed:
-            self._count(failed)
+            self.failures.count(failed)
             self.pipeline.on_failed(now_ns, job, outcome.run_ns, failed)
         else:
             self.pipeline.on_finished(
@@ -487,17 +423,8 @@ class BackendProcess:
                 outcome.spoilt,
             )
         self.carry_out()
-        if self.leaving:
-            self._unload_leaving()
-
-
-def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Have the loop call this, unless it has been closed meanwhile."""
-    try:
-        loop.call_soon_threadsafe(call)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
+        if self.variants.leaving:
+            self.variants.unload_leaving()
 
 
 class RouterEvents:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from fermata.deployments.backend.death_alarm import DeathAlarm
 from fermata.foundation.errors import ConfigError
 
 PROBE_S = 0.005
@@ -65,6 +66,8 @@ class Holder(msgspec.Struct, frozen=True):
     pid: int
     actor: str = ""
     """Name of its actor; empty for a replica of Serve's."""
+    on_host: bool = False
+    """Processes beside it wait without memory on the device."""
 
 
 class Seat:
@@ -83,9 +86,16 @@ class Seat:
             return msgspec.json.decode(text, type=Holder)
         return None
 
+    def alarm(self, pid: int) -> DeathAlarm:
+        """Early news of the death of this process, which is named as the one that serves."""
+        return DeathAlarm(self.path.with_suffix(f".alarm-{pid}"))
+
     def note(self, holder: Holder) -> None:
         """Name this process as the one that serves; it holds the lock."""
         assert self.serving.mine, "only the process that serves is named"
+        for path in self.path.parent.glob(f"{self.path.name}.alarm-*"):
+            path.unlink(missing_ok=True)
+        self.alarm(holder.pid).arm()
         os.ftruncate(self.serving.file, 0)
         os.pwrite(self.serving.file, msgspec.json.encode(holder), 0)
 
@@ -98,6 +108,15 @@ class Seat:
 
         # A daemon, since nothing ends the wait but the end of another process, or of this one.
         threading.Thread(target=wait, name="seat", daemon=True).start()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine has its memory and files still."""
+    try:
+        # The state comes after the command's name, which may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def seats_folder() -> Path:

@@ -1,6 +1,7 @@
 """A torch network with named inputs or several outputs: arrays by name in, arrays by name out."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ class NamedNetwork:
         """Its weights stay 32-bit floats: answers would differ too much with others."""
         self.runs_in = ""
         """The library that runs it, and where, if that was a choice."""
+        self.computes_shapes = False
+        """Its operations compute sizes as tensors, which a CUDA graph cannot hold."""
+        self.around: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """Context that its operations run in."""
         self._forward = forward
         self._outputs = outputs
 
@@ -58,21 +63,28 @@ class NamedNetwork:
     def __call__(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         import torch
 
-        weights = chain(self.module.parameters(), self.module.buffers())
-        first = next((each for each in weights if each.is_floating_point()), None)
         with torch.inference_mode():
-            given = {name: self._tensor(array, first) for name, array in batch.items()}
-            returned = self._forward(given)
-            return {name: _array(value) for name, value in self._named(returned).items()}
+            given = {
+                name: torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+                for name, array in batch.items()
+            }
+            return {name: value.cpu().numpy() for name, value in self.forward(given).items()}
 
-    def _tensor(self, array: Array, weight: Any) -> Any:
-        """An input on the device; floating-point numbers follow the type of the weights."""
-        import torch
+    def forward(self, given: Tensors) -> dict[str, "torch.Tensor"]:
+        """The network alone, on tensors that are already on its device.
 
-        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
-        if weight is not None and tensor.is_floating_point():
-            tensor = tensor.to(weight.dtype)
-        return tensor
+        Floating-point inputs follow the type of the weights; outputs of 16 bits are widened.
+        """
+        weights = chain(self.module.parameters(), self.module.buffers())
+        weight = next((each for each in weights if each.is_floating_point()), None)
+        if weight is not None:
+            given = {
+                name: each.to(weight.dtype) if each.is_floating_point() else each
+                for name, each in given.items()
+            }
+        with self.around():
+            found = self._named(self._forward(given))
+        return {name: _widened(value) for name, value in found.items()}
 
     def _named(self, returned: Any) -> Tensors:
         if isinstance(returned, Mapping):
@@ -82,9 +94,5 @@ class NamedNetwork:
         return dict(zip(names, values, strict=True))
 
 
-def _array(value: Any) -> Array:
-    """An output in numpy; 16-bit floats are widened."""
-    if value.is_floating_point() and value.element_size() < 4:
-        value = value.float()
-    found: Array = value.cpu().numpy()
-    return found
+def _widened(value: "torch.Tensor") -> "torch.Tensor":
+    return value.float() if value.is_floating_point() and value.element_size() < 4 else value

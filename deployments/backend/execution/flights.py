@@ -1,10 +1,10 @@
 """Batches that the device works on while this process does something else."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from fermata.deployments.backend.execution.tensors import Array, Outputs
+from fermata.deployments.backend.execution.tensors import Outputs
 
 
 class Flight(Protocol):
@@ -38,8 +38,9 @@ class OwnRun:
 class AnswerBuffer:
     """Pinned memory for the answers of one batch, with the events around its run."""
 
-    def __init__(self, torch: Any, answers: Any) -> None:
+    def __init__(self, torch: Any, answers: Sequence[Any]) -> None:
         self.answers = answers
+        """One for each output."""
         self.began = torch.cuda.Event(enable_timing=True)
         # A waiting thread sleeps; by default it would spin, and take a core from the others.
         self.ended = torch.cuda.Event(enable_timing=True, blocking=True)
@@ -52,7 +53,7 @@ class GraphFlight:
         self,
         buffer: AnswerBuffer,
         size: int,
-        finish: Callable[[Array], Outputs],
+        finish: Callable[..., Outputs],
         land: Callable[[], None],
     ) -> None:
         self.buffer = buffer
@@ -67,7 +68,8 @@ class GraphFlight:
         try:
             buffer.ended.synchronize()
             self.run_ns = round(1e6 * buffer.began.elapsed_time(buffer.ended))
-            answers = buffer.answers[: self.size].numpy().copy()
+            # Not numpy's copy: of large answers that takes longer than the run, with one core.
+            answers = [each[: self.size].clone().numpy() for each in buffer.answers]
         finally:
             self.land()
-        return self.finish(answers)
+        return self.finish(*answers)

@@ -10,13 +10,21 @@ import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from fermata.deployments.backend.device import run_small_kernel
+from fermata.deployments.backend.execution.captured import (
+    PLAIN,
+    CapturedGraph,
+    CaptureError,
+    Staged,
+    Tensor,
+    abandon,
+)
 from fermata.deployments.backend.execution.flights import AnswerBuffer, GraphFlight
 from fermata.deployments.backend.execution.ladder import (
     LADDER,
@@ -30,51 +38,21 @@ from fermata.deployments.backend.execution.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
-from fermata.deployments.backend.execution.pace import Pace
+from fermata.deployments.backend.execution.pace import REST, Pace
 from fermata.deployments.backend.execution.runner import check_item
-from fermata.deployments.backend.execution.tensors import Array, Outputs
+from fermata.deployments.backend.execution.tensors import Array, Item, Outputs
 from fermata.deployments.models.model import TorchModel
-from fermata.foundation.errors import ServingError
+from fermata.deployments.models.named_network import NamedNetwork
 from fermata.foundation.logs import LOG, fields
 
-Tensor = Any
-"""torch is imported at run time, and only on a GPU, so its types are not known here."""
 WARM_UPS = 3
 FINER_S = 8.0
 """Time at load for sizes between the coarse ones. Some libraries compile for each shape: there
 MobileNetV3 takes two seconds a size, ResNet-50 a tenth."""
 STAGED = 3
 """Batches staged at a time: one that runs, and those behind it."""
-PLAIN = "plain"
-"""The network as it is, kernel by kernel."""
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """Inputs that are copied to the device, or have been."""
-
-    host: Tensor
-    """Pinned, so that the copy runs beside the batch before."""
-    rows: Array
-    """The same memory as an array."""
-    device: Tensor
-    there: Any
-    size: int
-    kept: bool
-    """The buffers serve later batches too; others are made for one batch alone."""
-    refused: Mapping[int, str] = field(default_factory=dict)
-    """Why inputs could not be staged, by position; their rows mean nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedGraph:
-    """All kernels of one batch size, launched at once."""
-
-    graph: Any
-    output: Tensor
-    """Buffer that each launch writes its answers to."""
-    way: str = PLAIN
-    """Kind of its kernels."""
+CAPTURING = threading.Lock()
+"""Held while a network runs to be captured: what it sets of cuDNN holds for the whole process."""
 
 
 class GraphRunner:
@@ -82,7 +60,7 @@ class GraphRunner:
 
     def __init__(
         self,
-        model: TorchModel,
+        model: TorchModel | NamedNetwork,
         batch_size_max: int,
         dtype: str = "",
         sizes: Sequence[int] = LADDER,
@@ -94,13 +72,14 @@ class GraphRunner:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         self.model = model
         self.batch_size_max = batch_size_max
-        self.shape = model.card.input_shape
-        self.dtype = dtype or model.card.input_dtype
+        self.takes = self._signature(dtype)
+        """Shape and type of each input of a request."""
         self.sizes = captured_sizes(batch_size_max, sizes)
         self.pace = pace or Pace()
-        if len(self.shape) == 3:
-            network: Any = model.module
-            network.to(memory_format=torch.channels_last)
+        if any(len(shape) == 3 for shape, _ in self.takes):
+            for weight in (*model.module.parameters(), *model.module.buffers()):
+                if weight.dim() == 4:
+                    weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         # Copies are short, and so is the decoding of pictures: neither waits for a whole batch.
         self.copying = torch.cuda.Stream(priority=-1)
         self.running = torch.cuda.Stream()
@@ -111,14 +90,22 @@ class GraphRunner:
         self.closed = False
         self.free: queue.SimpleQueue[Staged] = queue.SimpleQueue()
         self.buffers: queue.SimpleQueue[AnswerBuffer] = queue.SimpleQueue()
-        self.input: Tensor = None
-        """Input buffer; each graph reads its first rows."""
+        self.inputs: Sequence[Tensor] = ()
+        """Input buffers; each graph reads their first rows."""
+        self.recorded = model.computes_shapes
+        """Graphs are captured of recorded operations, without those on shapes."""
         self.graphs: dict[int, CapturedGraph] = {}
         """By batch size; empty if no graph can be captured."""
         self.eager = ""
         """Reason for launching kernels one by one; empty if graphs run."""
+        self.finer: list[int] = []
+        """Sizes that were left for later when it was loaded, largest first."""
         while not self._fits():
             self._shrink()
+
+    def _signature(self, dtype: str) -> list[tuple[tuple[int, ...], str]]:
+        card = self.model.card
+        return [(card.input_shape, dtype or card.input_dtype)]
 
     @property
     def room(self) -> int:
@@ -128,9 +115,9 @@ class GraphRunner:
     def _fits(self) -> bool:
         """Allocate all memory that stays in use; false if the largest size does not fit."""
         try:
-            self.input = self._buffer(self.room, on_device=True)
-            output = self._capture_all()
-            self.answer = ((self.room, *output.shape[1:]), output.dtype)
+            self.inputs = self._buffers(self.room, on_device=True)
+            outputs = self._capture_all()
+            self.answers = [(each.shape[1:], each.dtype) for each in outputs]
             for _ in range(STAGED):
                 self.buffers.put(self._answer_buffer())
                 self.free.put(self._staging(self.room, kept=True))
@@ -148,87 +135,158 @@ class GraphRunner:
         self.graphs.clear()
         self.eager = ""
         self.free, self.buffers = queue.SimpleQueue(), queue.SimpleQueue()
-        self.input = None
+        self.inputs = ()
         release_memory()
 
     def _staging(self, size: int, kept: bool) -> Staged:
-        host, device = self._buffer(size, on_device=False), self._buffer(size, on_device=True)
-        return Staged(host, host.numpy(), device, self.torch.cuda.Event(), 0, kept)
+        host, device = self._buffers(size, on_device=False), self._buffers(size, on_device=True)
+        rows = [each.numpy() for each in host]
+        return Staged(host, rows, device, self.torch.cuda.Event(), 0, kept)
 
-    def _buffer(self, size: int, on_device: bool) -> Tensor:
+    def _buffers(self, size: int, on_device: bool) -> list[Tensor]:
         torch = self.torch
-        shape = (size, *self.shape)
-        kind = getattr(torch, self.dtype)
+        where = {"device": self.model.device} if on_device else {"pin_memory": True}
+        found = [
+            torch.zeros((size, *shape), dtype=getattr(torch, dtype), **where)
+            for shape, dtype in self.takes
+        ]
         if on_device:
-            found = torch.zeros(shape, dtype=kind, device=self.model.device)
             # Other streams do not wait for this one, which could overwrite them with zeros.
             torch.cuda.current_stream().synchronize()
-            return found
-        return torch.zeros(shape, dtype=kind, pin_memory=True)
+        return found
 
     def _answer_buffer(self) -> AnswerBuffer:
-        shape, kind = self.answer
-        return AnswerBuffer(self.torch, self.torch.empty(shape, dtype=kind, pin_memory=True))
+        torch, room = self.torch, self.room
+        answers = [
+            torch.empty((room, *shape), dtype=kind, pin_memory=True) for shape, kind in self.answers
+        ]
+        return AnswerBuffer(torch, answers)
 
-    def _capture_all(self) -> Tensor:
-        """Capture batch sizes, the largest first: the others reuse its memory.
+    def _capture_all(self) -> Sequence[Tensor]:
+        """Capture batch sizes; returns outputs of some size.
 
-        Returns an output of some size. A network that looks at its values or allocates
-        outside torch cannot be captured; it runs without graphs, at the cost of its launches.
+        A network that looks at its values or allocates outside torch cannot be captured; it runs
+        without graphs, at the cost of its launches.
         """
+        refusals = {}
+        # Shapes that it computes may be all that it looks at. Recording refuses more than that.
+        for recorded in (self.recorded, not self.recorded):
+            self.recorded = recorded
+            try:
+                self._capture_sizes()
+            except CaptureError as error:
+                self.graphs.clear()
+                refusals[recorded] = error.with_traceback(None)
+                continue
+            self.sizes = sorted(self.graphs)
+            return self.graphs[self.room].outputs
+        # Only recording tells which operation it is.
+        return self._go_eager(refusals[True])
+
+    def _capture_sizes(self) -> None:
+        """From the largest down: the others reuse its memory."""
         pool = self.open_pool()
         needed, finer = capture_order(self.sizes)
-        try:
-            for size in needed:
-                self._capture_one(size, pool)
-            left_s = FINER_S
-            while finer and left_s > 0.0:
-                left_s -= self._capture_one(finer.pop(0), pool)
-        except CaptureError as error:
-            self.eager = str(error)
-            about = fields(model=self.model.card.name, reason=self.eager)
-            LOG.warning("model runs without CUDA graphs", extra=about)
-            self.graphs.clear()
-            self.sizes = powers_of_two(self.room)
-            return error.output
-        self.sizes = sorted(self.graphs)
-        return self.graphs[self.room].output
+        for size in needed:
+            self._capture_one(size, pool)
+        left_s = 0.0 if self.pace.hurries else FINER_S
+        while finer and left_s > 0.0:
+            left_s -= self._capture_one(finer.pop(0), pool)
+        self.finer = finer if self.pace.hurries else []
+
+    def _go_eager(self, error: CaptureError) -> Sequence[Tensor]:
+        """Launch kernels one by one from now on; returns what they gave."""
+        if not error.outputs:
+            # Buffers for its answers could have any shape.
+            raise error
+        self.eager = str(error)
+        about = fields(model=self.model.card.name, reason=self.eager)
+        LOG.warning("model runs without CUDA graphs", extra=about)
+        self.sizes = powers_of_two(self.room)
+        return error.outputs
 
     def _capture_one(self, size: int, pool: Any) -> float:
         """Returns the seconds that it took."""
         from_s = time.monotonic()
-        self.graphs[size] = self.capture(size, pool)
+        self.graphs[size] = self._checked(size, self.capture(size, pool))
         took_s = time.monotonic() - from_s
         self.pace.rest(took_s)
         return took_s
+
+    def _checked(self, size: int, captured: CapturedGraph) -> CapturedGraph:
+        """CaptureError for outputs that do not fit the buffers, which the largest size has made."""
+        largest = self.graphs.get(self.room, captured)
+        wanted, found = ([each.shape[1:] for each in one.outputs] for one in (largest, captured))
+        if found != wanted:
+            sizes = f"batches of {size} and of {self.room}"
+            raise CaptureError(f"outputs of {sizes} differ in shape beside their rows", ())
+        return captured
 
     def capture(self, size: int, pool: Any, way: str = PLAIN, stream: Any = None) -> CapturedGraph:
         """The graph of one batch size as the network runs now; CaptureError where there is none."""
         torch = self.torch
         stream = stream or self.running
-        with torch.inference_mode(), torch.cuda.stream(stream):
+        with CAPTURING, torch.inference_mode(), torch.cuda.stream(stream), self.model.around():
+            compute = self._recording(size) if self.recorded else self.compute
+            given = [each[:size] for each in self.inputs]
             for _ in range(WARM_UPS):
-                output = self._forward(size)
+                outputs = compute(*given)
             graph: Any = torch.cuda.CUDAGraph()
             try:
                 # Other models of this process may run in their own threads.
                 with torch.cuda.graph(
                     graph, pool=pool, stream=stream, capture_error_mode="thread_local"
                 ):
-                    captured = self._forward(size)
+                    captured = compute(*given)
             except RuntimeError as error:
                 abandon(torch, pool)
                 if is_out_of_memory(error):
                     raise
-                raise CaptureError(str(error).splitlines()[0], output) from None
+                raise CaptureError(str(error).splitlines()[0], outputs) from None
         stream.synchronize()
-        return CapturedGraph(graph, captured, way)
+        return CapturedGraph(graph, captured, way, compute)
+
+    def _recording(self, size: int) -> Callable[..., Sequence[Tensor]]:
+        """The network at one size; CaptureError where it looks at its values."""
+        # Not above: it imports torch, which this module is imported without on a CPU.
+        from fermata.deployments.backend.execution.recording import (
+            ValuesError,
+            check_recorded,
+            record,
+        )
+
+        given = self.sample(size)
+        try:
+            recorded: Any = record(self.compute, given)
+            zeros = [self.torch.zeros_like(each) for each in given]
+            # Samples of each size are drawn anew.
+            other = [each[:size] for each in self.sample(size + 1)]
+            for values in (zeros, other):
+                check_recorded(self.compute, recorded, values)
+        except ValuesError as error:
+            raise CaptureError(str(error), self.compute(*given)) from None
+        found: Callable[..., Sequence[Tensor]] = recorded
+        return found
+
+    def capture_finer(self) -> None:
+        """Capture the sizes that were left for later, beside the batches that are served."""
+        pool, stream = self.open_pool(), self.open_stream()
+        found: dict[int, CapturedGraph] = {}
+        while self.finer and not self.closed:
+            from_s = time.monotonic()
+            size = self.finer.pop(0)
+            found[size] = self._checked(size, self.capture(size, pool, stream=stream))
+            self.pace.sleep(REST * (time.monotonic() - from_s))
+        if found and not self.closed:
+            # Not one by one: runs before a capture use the stream's workspace, as its graphs do.
+            self.install(found)
 
     def install(self, found: Mapping[int, CapturedGraph]) -> None:
         """Run these sizes from other graphs; the batch that runs ends on the old one."""
-        before = [self.graphs[size] for size in found]
+        before = [self.graphs[size] for size in found if size in self.graphs]
         with self.launching:
             self.graphs.update(found)
+            self.sizes = sorted(self.graphs)
         # They may run still.
         self.running.synchronize()
         before.clear()
@@ -247,10 +305,11 @@ class GraphRunner:
         with self.torch.inference_mode(), self.torch.cuda.stream(stream):
             yield
 
-    def sample(self, size: int) -> Tensor:
-        """A batch on the device, as clients could send it."""
-        given = self.model.card.make_batch(size).astype(np.dtype(self.dtype), copy=False)
-        return self.torch.from_numpy(given).to(self.model.device)
+    def sample(self, size: int) -> list[Tensor]:
+        """The inputs of a batch on the device, as clients could send them."""
+        ((_, dtype),) = self.takes
+        given = self.model.card.make_batch(size).astype(np.dtype(dtype), copy=False)
+        return [self.torch.from_numpy(given).to(self.model.device)]
 
     def time_ns(self, captured: CapturedGraph) -> int:
         """Run time of a graph on the device, between batches that are served."""
@@ -264,31 +323,45 @@ class GraphRunner:
         ended.synchronize()
         return int(1e6 * began.elapsed_time(ended))
 
-    def _forward(self, size: int) -> Tensor:
-        return self.compute(self.input[:size])
-
-    def compute(self, batch: Tensor) -> Tensor:
+    def compute(self, *batch: Tensor) -> Sequence[Tensor]:
         """Answers of a batch on the device, kernel by kernel."""
-        if batch.dim() == 4:
-            # Tensor cores want channels last for convolutions; the conversion is in the graph.
-            batch = batch.contiguous(memory_format=self.torch.channels_last)
-        return self.model.forward(batch).float()
+        network: Any = self.model
+        return (network.forward(self.laid_out(*batch)).float(),)
 
-    def check(self, item: Array) -> None:
-        check_item(item, self.shape, self.dtype)
+    def laid_out(self, batch: Tensor) -> Tensor:
+        """An input as the network is to get it."""
+        # Tensor cores want channels last for convolutions; the conversion is in the graph.
+        if batch.dim() != 4:
+            return batch
+        return batch.contiguous(memory_format=self.torch.channels_last)
 
-    def alike(self, item: Array) -> Hashable:
+    def finish(self, *answers: Array) -> Outputs:
+        """Outputs from what `compute` gave."""
+        network: Any = self.model
+        return network.finish(*answers)
+
+    def check(self, item: Item) -> None:
+        ((shape, dtype),) = self.takes
+        check_item(item, shape, dtype)
+
+    def alike(self, item: Item) -> Hashable:
         return item.dtype, item.shape
 
-    def stage(self, items: Sequence[Array]) -> Staged:
-        size = len(items)
+    def stage(self, items: Sequence[Item]) -> Staged:
+        return self.stage_columns([items])
+
+    def stage_columns(self, columns: Sequence[Sequence[Array]]) -> Staged:
+        """Begin to copy a batch: for each input, the array of each request."""
+        size = len(columns[0])
 
         def fill(spare: Staged) -> None:
-            # One call, without the interpreter's lock. numpy takes the lock back for each input,
-            # and waits for it behind a busy loop each time.
-            given = [self.torch.from_numpy(item) for item in items]
-            self.torch.stack(given, out=spare.host[:size])
-            spare.device[:size].copy_(spare.host[:size], non_blocking=True)
+            for items, host, device in zip(columns, spare.host, spare.device, strict=True):
+                # One call, without the interpreter's lock. numpy takes the lock back for each
+                # input, and waits for it behind a busy loop each time.
+                # Rows of a larger request may be numbers of numpy, not arrays.
+                given = [self.torch.from_numpy(np.asarray(item)) for item in items]
+                self.torch.stack(given, out=host[:size])
+                device[:size].copy_(host[:size], non_blocking=True)
 
         return self.stage_by(size, fill)
 
@@ -330,14 +403,16 @@ class GraphRunner:
             with self.launching, torch.inference_mode(), torch.cuda.stream(self.running):
                 self.running.wait_event(staged.there)
                 buffer.began.record()
-                self.input[:size].copy_(staged.device[:size])
+                for mine, given in zip(self.inputs, staged.device, strict=True):
+                    mine[:size].copy_(given[:size])
                 if self.eager:
-                    output = self._forward(size)
+                    outputs = self.compute(*(each[:size] for each in self.inputs))
                 else:
                     captured = self.graphs[padded_size(self.sizes, size)]
                     captured.graph.replay()
-                    output = captured.output
-                buffer.answers[:size].copy_(output[:size], non_blocking=True)
+                    outputs = captured.outputs
+                for answers, output in zip(buffer.answers, outputs, strict=True):
+                    answers[:size].copy_(output[:size], non_blocking=True)
                 buffer.ended.record()
                 self.flying += 1
         except BaseException:
@@ -354,7 +429,7 @@ class GraphRunner:
             self._take_back(staged)
             self.buffers.put(buffer)
 
-        return GraphFlight(buffer, size, self.model.finish, land)
+        return GraphFlight(buffer, size, self.finish, land)
 
     def check_device(self) -> None:
         run_small_kernel()
@@ -364,26 +439,5 @@ class GraphRunner:
         with self.launching:
             self.graphs.clear()
             self.free, self.buffers = queue.SimpleQueue(), queue.SimpleQueue()
-            del self.input, self.model
+            del self.inputs, self.model
         self.torch.cuda.empty_cache()
-
-
-class CaptureError(ServingError):
-    """A network that cannot be captured; `output` is what it gave kernel by kernel."""
-
-    def __init__(self, reason: str, output: Tensor) -> None:
-        super().__init__(reason)
-        self.output = output
-
-
-def abandon(torch: Any, pool: Any) -> None:
-    """End a failed capture in torch's allocator.
-
-    Versions 2.10 and 2.11 do not do so (pytorch#180395), and then release no memory any more,
-    not even when an allocation fails. Later versions refuse the second call.
-    """
-    device = torch.cuda.current_device()
-    # Both functions are private, and may go.
-    with suppress(RuntimeError, AttributeError):
-        torch._C._cuda_endAllocateToPool(device, pool)
-        torch._C._cuda_releasePool(device, pool)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.device import run_small_kernel
+from fermata.deployments.backend.execution.runner import ModelRunner
 from fermata.deployments.backend.execution.tensors import (
     Array,
     InputError,
@@ -24,7 +24,7 @@ CONTROL_NAMES = frozenset(each.name for each in CONTROLS)
 NamedModel = Callable[[Mapping[str, Array]], Outputs]
 
 
-class NamedRunner:
+class NamedRunner(ModelRunner):
     """Any callable that takes a mapping of names to batches.
 
     Requests run together if they have the same inputs, each of the same shape.
@@ -33,8 +33,7 @@ class NamedRunner:
     def __init__(
         self, model: NamedModel, batch_size_max: int, inputs: tuple[TensorSpec, ...]
     ) -> None:
-        self.model = model
-        self.batch_size_max = batch_size_max
+        super().__init__(model, batch_size_max)
         self.inputs = inputs
         self.dtypes = {spec.name: np.dtype(held_as(spec.datatype)) for spec in inputs}
 
@@ -62,20 +61,12 @@ class NamedRunner:
         return tuple((name, array.shape) for name, array in self._arrays(item).items())
 
     def stage(self, items: Sequence[Item]) -> dict[str, Array]:
+        return {name: np.stack(column) for name, column in self.columns(items).items()}
+
+    def columns(self, items: Sequence[Item]) -> dict[str, list[Array]]:
+        """The arrays of all requests, by name."""
         rows = [self._arrays(item) for item in items]
-        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-
-    def run(self, staged: Mapping[str, Array]) -> Outputs:
-        return self.model(staged)
-
-    def check_device(self) -> None:
-        """As its model does, where that knows better than torch."""
-        getattr(self.model, "check_device", run_small_kernel)()
-
-    def close(self) -> None:
-        close = getattr(self.model, "close", None)
-        if close is not None:
-            close()
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

@@ -1,6 +1,7 @@
 """ONNX files as they are served: on a GPU as torch networks, where these agree with onnxruntime."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,9 @@ def on_device(
         # Weights that were made 16-bit floats have lost the rest: each try has its own.
         use = device, floats, spec.precision
         network = shared_file(path, use, lambda: load_graph(path))
-        model = _with_names(spec, card, network, signature, expected, floats == "exact")
+        model = _with_names(spec, card, network, signature, expected)
+        if floats == "exact":
+            model.around = _whole_floats
         model.to(device, "float16" if floats == "half" else "")
         try:
             worst = difference(model, sample, expected)
@@ -106,6 +109,7 @@ def on_device(
             continue
         if worst <= DIFFERENCE_MAX:
             model.exact = floats != "half"
+            model.computes_shapes = True
             model.runs_in = f"torch on {device}"
             return model
         reason = f"it differs by {worst:.2g} from onnxruntime, above {DIFFERENCE_MAX:g}"
@@ -118,6 +122,11 @@ def difference(
     """The largest difference of a network's answers to those expected."""
     given: Item = sample if isinstance(model, NamedNetwork) else next(iter(sample.values()))
     found: Any = model(given)
+    return largest_difference(found, expected)
+
+
+def largest_difference(found: Mapping[str, Array], expected: Mapping[str, Array]) -> float:
+    """The largest difference of answers to those expected, relative to the largest above 1."""
     return max(_differences(found, expected), default=0.0)
 
 
@@ -143,10 +152,8 @@ def _with_names(
     network: Any,
     signature: Signature,
     expected: Mapping[str, Array],
-    exact: bool,
 ) -> TorchModel | NamedNetwork:
     """The converted file: with one input and one output of floats, as CUDA graphs can hold it."""
-    run = _exactly(network) if exact else network
     inputs, outputs = _names(signature.inputs), _names(signature.outputs)
     floats = [each.dtype.kind == "f" for each in expected.values()]
     if not spec.inputs and len(inputs) == 1 and floats == [True]:
@@ -156,7 +163,7 @@ def _with_names(
             weight = next(iter(network.parameters()), first)
             if weight is not None and batch.is_floating_point():
                 batch = batch.to(weight.dtype)
-            return run(batch)[0]
+            return network(batch)[0]
 
         def finish(output: Array) -> Any:
             return {outputs[0]: output}
@@ -164,22 +171,19 @@ def _with_names(
         return TorchModel(card, network, forward, finish)
 
     def forward_named(given: Tensors) -> Any:
-        return run(*(given[name] for name in inputs))
+        return network(*(given[name] for name in inputs))
 
     own = spec.inputs or signature.inputs
     return NamedNetwork(card, network, own, forward_named, outputs)
 
 
-def _exactly(network: Callable[..., Any]) -> Callable[..., Any]:
-    """The network with convolutions of whole 32-bit floats, which torch rounds on a GPU."""
+def _whole_floats() -> AbstractContextManager[Any]:
+    """Convolutions of whole 32-bit floats, which torch rounds on a GPU."""
     import torch
 
-    def run(*given: Any) -> Any:
-        cudnn: Any = torch.backends.cudnn
-        with cudnn.flags(True, cudnn.benchmark, allow_tf32=False):
-            return network(*given)
-
-    return run
+    cudnn: Any = torch.backends.cudnn
+    flags: AbstractContextManager[Any] = cudnn.flags(True, cudnn.benchmark, allow_tf32=False)
+    return flags
 
 
 def _sample(spec: ModelSpec, signature: Signature, session: Any) -> dict[str, Array]:

@@ -22,6 +22,8 @@ class Pace:
         """`is_beside` tells whether another process serves on the device."""
         self.is_beside = is_beside
         self.sleep = sleep
+        self.hurries = False
+        """Clients wait for this process: what can be done while it serves is left for later."""
 
     def rest(self, took_s: float) -> None:
         """Called after a step that kept the device busy for so long; ends when nobody else is

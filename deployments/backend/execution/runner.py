@@ -59,7 +59,28 @@ def check_item(item: Item, shape: tuple[int, ...] | None, dtype: str) -> None:
         raise InputError(f"input is {item.dtype.name}, the model takes {dtype}")
 
 
-class PlainRunner:
+class ModelRunner:
+    """Runs a callable, as every kind of runner does."""
+
+    def __init__(self, model: Any, batch_size_max: int) -> None:
+        self.model = model
+        self.batch_size_max = batch_size_max
+
+    def run(self, staged: Any) -> Outputs:
+        found: Outputs = self.model(staged)
+        return found
+
+    def check_device(self) -> None:
+        """As its model does, where that knows better than torch."""
+        getattr(self.model, "check_device", run_small_kernel)()
+
+    def close(self) -> None:
+        close = getattr(self.model, "close", None)
+        if close is not None:
+            close()
+
+
+class PlainRunner(ModelRunner):
     """Any callable that takes a batch as an array."""
 
     def __init__(
@@ -69,8 +90,7 @@ class PlainRunner:
         shape: tuple[int, ...] | None = None,
         dtype: str = "",
     ) -> None:
-        self.model = model
-        self.batch_size_max = batch_size_max
+        super().__init__(model, batch_size_max)
         self.shape = shape
         """Shape of one request's input; None if the model takes any."""
         self.dtype = dtype
@@ -83,18 +103,6 @@ class PlainRunner:
 
     def stage(self, items: Sequence[Array]) -> Array:
         return np.stack(items)
-
-    def run(self, staged: Array) -> Outputs:
-        return self.model(staged)
-
-    def check_device(self) -> None:
-        """As its model does, where that knows better than torch."""
-        getattr(self.model, "check_device", run_small_kernel)()
-
-    def close(self) -> None:
-        close = getattr(self.model, "close", None)
-        if close is not None:
-            close()
 
 
 class FittingRunner:

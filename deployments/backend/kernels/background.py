@@ -33,20 +33,26 @@ class BackgroundTuning:
         self.waiting: queue.SimpleQueue[tuple[ModelSpec, GraphRunner]] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._work, name="tuner", daemon=True)
 
-    def add(self, spec: ModelSpec, runner: Any) -> None:
-        """Use what an earlier start has chosen; what was never tried waits for `begin`."""
+    def add(self, spec: ModelSpec, runner: Any, later: bool = False) -> None:
+        """Use what an earlier start has chosen; what was never tried waits for `begin`, and so
+        does everything that is to be used `later`."""
         runner = innermost(runner)
         if not isinstance(runner, GraphRunner) or runner.eager:
             return
+        if later or not self._use_known(spec, runner):
+            self.waiting.put((spec, runner))
+
+    def _use_known(self, spec: ModelSpec, runner: GraphRunner) -> bool:
+        """Whether an earlier start has chosen; that is used then, where it works."""
         choice = load_choice(self._path(spec)) if is_lasting(spec) else None
         if choice is None:
-            self.waiting.put((spec, runner))
-            return
+            return False
         try:
             KernelTuner(runner, builds_of(), sleep=lambda _: None).apply(choice)
         # What worked before may not now; the plain way does.
         except Exception as error:
             self._give_up(spec, error)
+        return True
 
     def begin(self) -> None:
         """Start to try, now that the plain ways serve."""
@@ -56,7 +62,8 @@ class BackgroundTuning:
         while True:
             spec, runner = self.waiting.get()
             try:
-                self.tune(spec, runner)
+                if not self._use_known(spec, runner):
+                    self.tune(spec, runner)
             # Compilers and networks may raise anything; this is the thread's outermost loop.
             except Exception as error:
                 if not runner.closed:

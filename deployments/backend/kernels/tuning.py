@@ -2,11 +2,14 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fermata.deployments.backend.execution.graphs import PLAIN, CapturedGraph, GraphRunner
+import numpy as np
+
+from fermata.deployments.backend.execution.captured import PLAIN, CapturedGraph
+from fermata.deployments.backend.execution.graphs import GraphRunner
 from fermata.deployments.backend.execution.ladder import powers_of_two
 from fermata.deployments.backend.execution.out_of_memory import drop_references, release_memory
 from fermata.deployments.backend.kernels.agreement import Agreement, compare
@@ -94,8 +97,8 @@ class KernelTuner:
         with runner.on_stream(self.stream):
             batch = runner.sample(min(self.effort.sample, runner.room))
             network: Any = runner.model.module
-            plain = _array(runner.compute(batch))
-            taken = input_of(network, lambda: runner.compute(batch))
+            plain = _rows(runner.compute(*batch))
+            taken = input_of(network, lambda: runner.compute(*batch))
             if taken is None:
                 raise TuningError("its network does not take one tensor")
             found: dict[str, WayTrial] = {}
@@ -104,7 +107,7 @@ class KernelTuner:
                 try:
                     function = self.builds[name](network, taken)
                     with substituted(network, function):
-                        agreement = compare(plain, _array(runner.compute(batch)))
+                        agreement = compare(plain, _rows(runner.compute(*batch)))
                 # Compilers and a user's network may raise anything; the plain way goes on.
                 except Exception as error:
                     self._say("another way cannot be built", name, reason=_line(error))
@@ -160,8 +163,10 @@ class KernelTuner:
         LOG.info(what, extra=fields(model=self.runner.model.card.name, way=way, **more))
 
 
-def _array(output: Any) -> Any:
-    return output.float().cpu().numpy()
+def _rows(outputs: Sequence[Any]) -> Any:
+    """All outputs of each request in one row."""
+    arrays = [each.float().cpu().numpy() for each in outputs]
+    return np.concatenate([each.reshape(len(each), -1) for each in arrays], axis=1)
 
 
 def _line(error: Exception) -> str:

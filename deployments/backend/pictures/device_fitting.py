@@ -18,7 +18,7 @@ far beyond what is visible of them."""
 def fits_on_device(height: int, width: int, spec: ImageSpec) -> bool:
     """Whether a picture of that size gets here what a frontend would make of it."""
     short = min(height, width)
-    if max(height, width) > SHARE_MAX * short:
+    if max(height, width) > SHARE_MAX * short or spec.fit in ("page", "line"):
         return False
     # Enlarged by Pillow, the middle of a picture takes in what is around it.
     if spec.fit == "centre":

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.frames import encode_jpeg
+from fermata.deployments.backend.execution.captured import Staged
 from fermata.deployments.backend.execution.flights import Flight
-from fermata.deployments.backend.execution.graphs import Staged
 from fermata.deployments.backend.execution.out_of_memory import drop_references, is_out_of_memory
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, InputError, Item, Outputs
@@ -94,18 +94,19 @@ class PictureRunner:
         refused: dict[int, str] = {}
 
         def fill(spare: Staged) -> None:
+            (there,) = spare.device
             for place, item in enumerate(items):
                 if item.dtype != object:
-                    spare.rows[place] = item
+                    spare.rows[0][place] = item
             if len(places) < size:
-                spare.device[:size].copy_(spare.host[:size], non_blocking=True)
+                there[:size].copy_(spare.host[0][:size], non_blocking=True)
             fitted, broken = decoder([items[place].item() for place in places])
             refused.update({places[index]: reason for index, reason in broken.items()})
             rows = normalise(torch, fitted, self.spec, self.dtype)
             if len(places) == size:
-                spare.device[:size].copy_(rows)
+                there[:size].copy_(rows)
             else:
-                spare.device[torch.tensor(places, device=rows.device)] = rows
+                there[torch.tensor(places, device=rows.device)] = rows
 
         staged: Staged = inner.stage_by(size, fill)
         return replace(staged, refused=refused)

@@ -11,6 +11,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fermata.deployments.models.onnx_files.folding import fold_convolutions
 from fermata.deployments.models.onnx_files.same_padding import put_same_padding, take_same_padding
 from fermata.foundation.errors import ConfigError
 
@@ -31,6 +32,7 @@ def load_graph(path: Path) -> "torch.nn.Module":
         raise ConfigError(f"{path.name} needs pip install onnx") from None
     model = onnx.load(path)
     _fold_constants(model.graph)
+    fold_convolutions(model.graph)
     if all(_is_own(node) for node in model.graph.node):
         return _own_graph(path, model.graph)
     return _converted(path, model)
@@ -51,7 +53,10 @@ def _is_own(node: Any) -> bool:
 
 
 def _fold_constants(graph: Any) -> None:
-    """Make weights of constants and of copies of weights, which exporters share by Identity."""
+    """Make weights of constants, and have copies by Identity read where they come from.
+
+    Exporters share weights so; in torch each copy would be made.
+    """
     from onnx import numpy_helper
 
     weights = {weight.name for weight in graph.initializer}
@@ -63,7 +68,7 @@ def _fold_constants(graph: Any) -> None:
             node.input[place] = copies.get(name, name)
         made = node.output[0] if node.output else ""
         options = [each.name for each in node.attribute]
-        if node.op_type == "Identity" and node.input[0] in weights and made not in given:
+        if node.op_type == "Identity" and made not in given:
             copies[made] = node.input[0]
         elif node.op_type == "Constant" and options == ["value"] and made not in given:
             array = numpy_helper.to_array(node.attribute[0].t)

@@ -14,6 +14,7 @@ from fermata.deployments.models.network import (
 )
 from fermata.deployments.models.signatures import is_file
 from fermata.deployments.models.sizes import split_size
+from fermata.deployments.models.words import pp_ocr
 from fermata.foundation.errors import ConfigError
 
 
@@ -38,6 +39,7 @@ FAMILIES: dict[str, Loader] = {
     "text": text.load,
     "faces": detector.load,
     "objects": objects.load,
+    "words": pp_ocr.load,
     "torchvision": load_torchvision,
     "transformers": load_transformers,
 }
@@ -49,6 +51,7 @@ DESCRIPTIONS: dict[str, Callable[[str, int | None], Card]] = {
     "text": text.describe,
     "faces": detector.describe,
     "objects": objects.describe,
+    "words": pp_ocr.describe,
 }
 NAMES = {
     "digits": digits.NAMES,
@@ -56,6 +59,7 @@ NAMES = {
     "text": text.NAMES,
     "faces": detector.NAMES,
     "objects": objects.NAMES,
+    "words": pp_ocr.NAMES,
 }
 """Members of each family; torchvision's names are known once it is imported."""
 EMBEDDED = (
@@ -64,6 +68,7 @@ EMBEDDED = (
     *(f"text:{name}@{text.LENGTH}" for name in text.NAMES),
     *(f"faces:{name}@{detector.SIZE}" for name in detector.NAMES),
     *(f"objects:{name}@{size}" for name in objects.NAMES for size in objects.SIZES),
+    *(f"words:{name}@{stage.size}" for name, stage in pp_ocr.STAGES.items()),
 )
 """Models with real weights that need nothing but installed packages."""
 

@@ -1,6 +1,7 @@
 """A loaded model: a card that describes it, and a call that runs a batch."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,7 +40,7 @@ class Card:
     """Mean of each channel on a scale of 0 to 1; senders of floats subtract it."""
     std: tuple[float, ...] = ()
     fit: str = ""
-    """Fit of a client's picture to the input: `centre` or `whole` of `picture.py`; empty if inputs
+    """Fit of a client's picture to the input, `centre`, `whole`, `page` or `line`; empty if inputs
     are no pictures."""
     boxes: BoxOptions | None = None
     """Boxes among its outputs; None: it is no detector."""
@@ -110,6 +111,10 @@ class TorchModel:
         """Its weights stay 32-bit floats: answers would differ too much with others."""
         self.runs_in = ""
         """The library that runs it, and where, if that was a choice."""
+        self.computes_shapes = False
+        """Its operations compute sizes as tensors, which a CUDA graph cannot hold."""
+        self.around: Callable[[], AbstractContextManager[Any]] = nullcontext
+        """Context that its operations run in."""
         self.original: TorchModel | None = None
         """The model that this one is under another card: it stays for others to share."""
         self._forward = forward or module
@@ -133,7 +138,8 @@ class TorchModel:
 
     def forward(self, batch: "torch.Tensor") -> "torch.Tensor":
         """The network alone, on a tensor that is already on its device."""
-        return self._forward(batch)
+        with self.around():
+            return self._forward(batch)
 
     def finish(self, output: Array) -> Answers:
         """Answers, one a request, from what `forward` gave."""

@@ -13,7 +13,12 @@ from fermata.applications.server_options import BoxOptions
 from fermata.clients.frames import PICTURES, open_frames
 from fermata.clients.wire.errors import WireError
 from fermata.deployments.models.model import Array, Card, Model
-from fermata.deployments.models.pictures.boxes import Placement, as_corners, in_frame
+from fermata.deployments.models.pictures.boxes import (
+    Placement,
+    as_corners,
+    in_frame,
+    numbers_of,
+)
 from fermata.deployments.models.pictures.decoding import decode, fit, write
 from fermata.deployments.models.video import NAMES, bundled_video
 from fermata.deployments.specs.served_model import OUTPUT, ImageSpec
@@ -103,15 +108,16 @@ def detections_of(name: str, answers: Any, boxes: BoxOptions, placement: Placeme
         raise ConfigError(f"{name}: output {boxes.output!r} holds no boxes: {error}") from None
     moved = moved.T if boxes.axis == "first" else moved
     moved = moved.reshape(-1, moved.shape[-1])
-    scores = _column(outputs, SCORE_NAMES, moved, 4)
+    count = numbers_of(boxes)
+    scores = _column(outputs, SCORE_NAMES, moved, count)
     if scores is None:
         raise ConfigError(
             f"{name}: no scores, neither in an output {' or '.join(SCORE_NAMES)} nor after the "
-            "four numbers of a box"
+            "numbers of a box"
         )
-    classes = _column(outputs, CLASS_NAMES, moved, 5)
+    classes = _column(outputs, CLASS_NAMES, moved, count + 1)
     classes = np.zeros(len(moved)) if classes is None else classes
-    corners = as_corners(moved[:, :4].astype(np.float64), boxes)
+    corners = as_corners(moved[:, :count].astype(np.float64), boxes)
     return Detections(corners, classes.astype(np.int64), scores.astype(np.float64))
 
 
@@ -174,7 +180,7 @@ def read_form(boxes: str, mean: str, std: str, fit: str) -> DetectorForm:
     options: BoxOptions | None = None
     if boxes:
         output, *more = (part.strip() for part in boxes.split(","))
-        formats, units = ("xyxy", "xywh", "cxcywh", "yxyx"), ("pixels", "shares")
+        formats, units = ("xyxy", "xywh", "cxcywh", "yxyx", "quad"), ("pixels", "shares")
         how = next((part for part in more if part in formats), "xyxy")
         unit = next((part for part in more if part in units), "pixels")
         axis = "first" if "first" in more else "last"

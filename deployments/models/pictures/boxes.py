@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fermata.applications.server_options import BoxOptions
+from fermata.deployments.models.pictures.pages import page_size
 from fermata.deployments.models.pictures.picture import centre_part, reduction
 from fermata.deployments.specs.served_model import ImageSpec
 
@@ -38,6 +39,12 @@ class Placement:
             left, top, side = centre_part(height, width, spec.height)
             ratio = side / spec.height
             return Placement(frame, size, (ratio, ratio), (left, top))
+        if spec.fit == "page":
+            rows, columns = page_size(height, width, spec.height)
+            return Placement(frame, size, (width / columns, height / rows))
+        if spec.fit == "line":
+            ratio = height / spec.height
+            return Placement(frame, size, (max(width / spec.width, ratio), ratio))
         if spec.fit == "stretch":
             return Placement(frame, size, (width / spec.width, height / spec.height))
         short = max(spec.resize, spec.height, spec.width)
@@ -54,29 +61,39 @@ def in_frame(array: Array, boxes: BoxOptions, placement: Placement) -> Array:
     if not array.size:
         return array.copy()
     axis = 0 if boxes.axis == "first" else -1
-    if array.ndim < 2 or array.shape[axis] < 4:
-        wanted = "[4 or more, boxes]" if axis == 0 else "[boxes, 4 or more]"
+    count = numbers_of(boxes)
+    if array.ndim < 2 or array.shape[axis] < count:
+        wanted = f"[{count} or more, boxes]" if axis == 0 else f"[boxes, {count} or more]"
         raise ValueError(f"its shape is {list(array.shape)}, not {wanted}")
     rows = np.moveaxis(np.array(array), axis, -1)
-    given: Array = rows[..., :4].astype(np.float64 if array.dtype.itemsize > 4 else np.float32)
+    given: Array = rows[..., :count].astype(np.float64 if array.dtype.itemsize > 4 else np.float32)
     if boxes.unit == "shares":
         down, across = placement.input
-        given = given * _twice((down, across) if boxes.format == "yxyx" else (across, down))
-    moved = as_corners(given, boxes) * _twice(placement.scale) + _twice(placement.offset)
+        given = given * _each((down, across) if boxes.format == "yxyx" else (across, down), count)
+    corners = given if boxes.format == "quad" else as_corners(given, boxes)
+    moved = corners * _each(placement.scale, count) + _each(placement.offset, count)
     height, width = placement.frame
-    found = _as_given(np.clip(moved, 0, _twice((width, height))), boxes)
-    rows[..., :4] = found if array.dtype.kind == "f" else np.rint(found)
+    found = _as_given(np.clip(moved, 0, _each((width, height), count)), boxes)
+    rows[..., :count] = found if array.dtype.kind == "f" else np.rint(found)
     # In the order of the dimensions that it came with.
     return np.ascontiguousarray(np.moveaxis(rows, -1, axis))
 
 
-def _twice(pair: Pair) -> Array:
-    """One number for each of the four of a box."""
-    return np.array(pair * 2, np.float32)
+def numbers_of(boxes: BoxOptions) -> int:
+    """How many numbers place a box."""
+    return 8 if boxes.format == "quad" else 4
+
+
+def _each(pair: Pair, count: int) -> Array:
+    """One number for each of a box."""
+    return np.array(pair * (count // 2), np.float32)
 
 
 def as_corners(given: Array, boxes: BoxOptions) -> Array:
-    """Two corners, x first."""
+    """Two corners, x first; of a shape at an angle, those of the upright box around it."""
+    if boxes.format == "quad":
+        x, y = given[..., 0:8:2], given[..., 1:8:2]
+        return np.stack((x.min(-1), y.min(-1), x.max(-1), y.max(-1)), axis=-1)
     first, last = given[..., :2], given[..., 2:]
     if boxes.format == "yxyx":
         return given[..., [1, 0, 3, 2]]

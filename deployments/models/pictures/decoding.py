@@ -9,6 +9,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from fermata.clients.wire.errors import BadRequestError
+from fermata.deployments.models.pictures.pages import fit_line, fit_page
 from fermata.deployments.models.pictures.picture import centre_square, whole_frame
 from fermata.deployments.specs.served_model import Fit, ImageSpec
 
@@ -115,6 +116,10 @@ def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
         return centre_square(pixels, spec.height).transpose(1, 2, 0)
     if spec.fit == "whole":
         return whole_frame(pixels, spec.height).transpose(1, 2, 0)
+    if spec.fit == "page":
+        return fit_page(pixels, spec.height)
+    if spec.fit == "line":
+        return fit_line(pixels, spec.height, spec.width)
     height, width = pixels.shape[:2]
     size = (spec.width, spec.height)
     how = Image.Resampling.BICUBIC if spec.bicubic else Image.Resampling.BILINEAR

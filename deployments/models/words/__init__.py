@@ -1,0 +1,1 @@
+"""Words in pictures: finds lines of text, turns them upright and reads them (PP-OCR)."""

@@ -21,7 +21,7 @@ from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
-from fermata.deployments.config.resolve import gpus_each
+from fermata.deployments.config.resolve import gpus_each, known_profiles, variants
 from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.config.sub_clusters import backend_counts
@@ -33,6 +33,7 @@ from fermata.deployments.control.ray_cluster import (
     BACKENDS,
     NAMESPACE,
     RayCluster,
+    backends_name,
     end_surplus_routers,
     link_secret,
     log_options,
@@ -43,11 +44,13 @@ from fermata.deployments.control.ray_cluster import (
     where_standby,
 )
 from fermata.deployments.control.spares import SpareKeeper, start_host
+from fermata.deployments.control.sub_clusters.homes import opened_at_start
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.deployments.metrics.ray_exporter import FrontendExport
 from fermata.deployments.page import page
+from fermata.foundation.denials import DeniedLogins
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import start_logs
 from fermata.profiles.profile import Profile
@@ -80,6 +83,7 @@ class ControlPlane:
         start_logs("control", log_options(given))
         tokens = given.control.tokens() if given.control.is_given else ()
         self.auth = ControlGate(tokens, given.control.reading == "open")
+        self.denied = DeniedLogins()
         reader = TokenReader({"the control plane": given.control} if given.control.is_given else {})
         self.renewal = asyncio.get_running_loop().create_task(reader.keep(self._renew))
         self.backends = backends
@@ -93,8 +97,12 @@ class ControlPlane:
             return ControlPlaneCore(given, RayCluster(given, backends))
         # A deployment of backends for each sub-cluster.
         return SeveralRouters(
-            given, lambda config, number: RayCluster(config, [backends[number]], number)
+            given, lambda config, number: RayCluster(config, self._telling(number), number)
         )
+
+    def _telling(self, number: int) -> list[Any]:
+        """Backends that tell what a sub-cluster's are like; one that is closed has none."""
+        return [self.backends[0 if self.given.sub_clusters.count == "auto" else number]]
 
     async def reconfigure(self, wanted: PolicyDocument) -> None:
         """Serve by other policies; no process is replaced."""
@@ -108,7 +116,8 @@ class ControlPlane:
         """(`loading`, current step), (`ready`, ``) or (`failed`, reason)."""
         state, reason = self.control.progress()
         if state == "loading":
-            steps = [str(await each.progress.remote()) for each in self.backends]
+            asked = self.backends if self.given.sub_clusters.count != "auto" else self.backends[:1]
+            steps = [str(await each.progress.remote()) for each in asked]
             reason = next((each for each in steps if each != LOADED), LOADED)
         return state, reason
 
@@ -120,6 +129,7 @@ class ControlPlane:
         refusal = self.auth.refusal(request.method, request.headers.get("authorization", ""))
         if refusal is not None:
             status, message = refusal
+            self.denied.note("" if request.client is None else request.client.host, message)
             # A browser asks its user for the token; scripts send it by themselves.
             return PlainTextResponse(
                 f"{message}\n", status, {"WWW-Authenticate": 'Basic realm="fermata"'}
@@ -224,11 +234,27 @@ def gpus_in_cluster() -> float:
     return float(cluster.cluster_resources().get("GPU", 0)) if cluster.is_initialized() else 0
 
 
+def _opened(config: DeploymentConfig) -> int:
+    """Sub-clusters to start backends for; the control plane counts anew with measured models."""
+    known = known_profiles(config)
+    measured = all(variant.name in known for _, variant in variants(config))
+    return opened_at_start(config, known) if measured else 1
+
+
 def _scaling_options(config: DeploymentConfig, sub_cluster: int) -> dict[str, Any]:
     """Serve's options for a fixed number of backends, or for one that our autoscaler sets."""
     spec = config.autoscaler
-    if spec is None or spec.dry_run:
-        return {"num_replicas": backend_counts(config)[sub_cluster]}
+    scaled = spec is not None and not spec.dry_run
+    is_auto = config.sub_clusters.count == "auto"
+    counts = backend_counts(config, _opened(config) if is_auto else None)
+    if not scaled and not is_auto:
+        return {"num_replicas": counts[sub_cluster]}
+    least, most = 1, config.backend.count
+    if spec is not None and scaled:
+        least, most = floors(spec.fewest, len(counts))[sub_cluster], spec.maximum
+    if is_auto and sub_cluster:
+        # Any but the first may be closed, and then has none.
+        least = 0
     policy: Any = AutoscalingPolicy
     seats = range(SEATS if config.router.standby else 1)
     names = [router_name(config, seat, sub_cluster) for seat in seats]
@@ -239,9 +265,9 @@ def _scaling_options(config: DeploymentConfig, sub_cluster: int) -> dict[str, An
     # Serve adds no delays: the windows and the cool-down of our autoscaler are enough.
     return {
         "autoscaling_config": AutoscalingConfig(
-            min_replicas=floors(spec.fewest, config.sub_clusters.count)[sub_cluster],
-            max_replicas=spec.maximum,
-            initial_replicas=backend_counts(config)[sub_cluster],
+            min_replicas=least,
+            max_replicas=most,
+            initial_replicas=counts[sub_cluster],
             upscale_delay_s=0,
             downscale_delay_s=0,
             policy=relay,
@@ -258,7 +284,7 @@ def _backends(
     return backend.options(
         **version,
         **_scaling_options(config, sub_cluster),
-        name=BACKENDS if number == 1 else f"{BACKENDS}-{number}",
+        name=backends_name(number),
         ray_actor_options={
             "num_cpus": given.cpus,
             "num_gpus": gpus_each(given, gpus_in_cluster()),
@@ -274,7 +300,7 @@ def _all_backends(config: DeploymentConfig, version: Mapping[str, str | bool]) -
         return [_backends(each, number, version) for number, each in groups]
     return [
         _backends(config, number + 1, version, number)
-        for number in range(config.sub_clusters.count)
+        for number in range(config.sub_clusters.routers)
     ]
 
 

@@ -175,9 +175,10 @@ class BackendConfig(Section):
     cache; `always` at every start; `never` refuses such variants."""
     swap: bool = False
     """Hold one model at a time; a batch of another one waits until it is loaded."""
-    spare: Literal[True, False, "auto"] = "auto"
+    spare: Literal[True, False, "host", "auto"] = "auto"
     """A second process for each, with the same models loaded, that takes its place when it dies;
-    see docs/reliability.md. `auto`: on a GPU whose memory holds the models twice, with room."""
+    see docs/reliability.md. `host`: it waits in host memory, and takes seconds. `auto`, on a GPU:
+    `true` where its memory holds the models twice, with room, else `host`."""
     kind: str = ""
     """Name of this kind of device, under which its run times are known; absent: as it is called."""
     slower: Positive = 1.0
@@ -400,11 +401,16 @@ def read_config(
         raise ConfigError(f"{source}: {error}") from None
     except ValidationError as error:
         at, given, reason, kind = itemgetter("loc", "input", "msg", "type")(error.errors()[0])
-        where = ".".join(str(part) for part in at) or "config"
+        where = ".".join(str(part) for part in at)
         # A secret that was written into the file by mistake must not reach the log too.
         secret = any("token" in str(part) for part in at)
         shown = "..." if secret else repr(given)[:80]
-        message = f"{source}: {where}={shown}: {reason}"
+        reason = reason.removeprefix("Value error, ")
+        if kind == "missing":
+            message = f"{source}: {where} is missing"
+        else:
+            # What is wrong with a file as a whole is told by its parts.
+            message = f"{source}: {where}={shown}: {reason}" if at else f"{source}: {reason}"
         allowed = _allowed_keys(at) if kind == "extra_forbidden" else ""
         raise ConfigError(in_one_line(message + allowed)) from None
 

@@ -31,7 +31,7 @@ def frontend_options(
     return FrontendOptions(
         number=number,
         link_host=own_address(config.links.host),
-        traces=_traces(config),
+        traces=trace_options(config),
         tenants=tenants(config),
         client_memory=given.client_memory,
         repository_open=config.repository == "open",
@@ -107,7 +107,7 @@ def check_secrets(config: DeploymentConfig) -> None:
         tls.check()
 
 
-def _traces(config: DeploymentConfig) -> TraceOptions | None:
+def trace_options(config: DeploymentConfig) -> TraceOptions | None:
     given = config.traces
     if given is None:
         return None

@@ -14,6 +14,7 @@ from fermata.router.core.queries.pipeline import Pipeline, Stage
 if TYPE_CHECKING:
     from fermata.deployments.config.deployment import DeploymentConfig
 
+KEPT = ("output", "input")
 STAGES = "stages"
 """Policy of stages that name none."""
 
@@ -46,6 +47,16 @@ class RowsConfig(Section):
     """So many rows of the highest scores; absent: all."""
 
 
+class TurnConfig(Section):
+    """The picture of the stage before, turned upright: its classes are degrees that it is turned
+    clockwise by."""
+
+    score_min: Fraction = 0.9
+    """Below it the picture stays as it is."""
+    scores: str = ""
+    """Output with a score from 0 to 1 for each class; empty: the first."""
+
+
 class TransformConfig(Section):
     """How inputs are made of a result: one of these. A text alone is `keep`, or `function` where it
     has a colon."""
@@ -58,20 +69,27 @@ class TransformConfig(Section):
     """Boxes of a detector, cut out of its picture; the next stage fits them to its input."""
     filter: RowsConfig | None = None
     """Rows of an output."""
+    turn: TurnConfig | None = None
+    """The picture of the stage before, which says how it is turned."""
 
     @model_validator(mode="before")
     @classmethod
     def _text(cls, data: object) -> object:
-        if isinstance(data, str):
-            return {"function" if ":" in data else "keep": data}
-        return data
+        if not isinstance(data, str):
+            return data
+        if ":" not in data and data not in KEPT:
+            raise ValueError(
+                f"transform={data!r} must be output, input or module:function; crop, filter and "
+                "turn have options, as in {crop: {top_k: 5}}"
+            )
+        return {"function" if ":" in data else "keep": data}
 
     @model_validator(mode="after")
     def _one(self) -> "TransformConfig":
-        given = [each for each in (self.keep, self.function, self.crop, self.filter) if each]
-        if len(given) != 1:
-            raise ValueError("give one of keep, function, crop and filter")
-        if self.function and ":" not in self.function:
+        ways = self.keep, self.function, self.crop, self.filter, self.turn
+        if len([each for each in ways if each]) != 1:
+            raise ValueError("give one of keep, function, crop, filter and turn")
+        if self.function and not all(self.function.partition(":")):
             raise ValueError(f"function={self.function!r} must be module:function")
         return self
 
@@ -100,7 +118,7 @@ class StageConfig(Section):
 class PipelineConfig(Section):
     """Several applications under one deadline; see docs/pipelines.md."""
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     """Clients send requests to it, as to an application."""
     slo_ms: Positive
     """From a query's arrival to its answer, all stages included."""

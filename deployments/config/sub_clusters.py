@@ -1,11 +1,12 @@
 """Sub-clusters with a router each: how many, what lives in all of them, who has which backends."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from fermata.applications.reader import router_names
+from fermata.autoscaler.sub_cluster_limits import spread as spread_evenly
 from fermata.deployments.config.base import Section
 from fermata.deployments.config.scaling import EpochsConfig
 
@@ -17,16 +18,24 @@ class SubClustersConfig(Section):
     """Routers of a deployment: each has applications, backends, a term and a standby of its own.
     See docs/scale.md."""
 
-    count: Annotated[int, Field(ge=1)] = 1
+    count: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
     """How many. Backends are shared out evenly, and applications by their memory. With `epochs`,
-    applications move between them as their rates change."""
+    applications move between them as their rates change. `auto`: as many as the rates and the
+    memory of a backend need; see docs/scale.md."""
+    count_max: Annotated[int, Field(ge=2)] = 4
+    """Most of them with `count: auto`. So many routers run; those that are not needed idle."""
     spread: list[str] = []
     """Applications that live in every one of them. Their requests are split by how idle the
     backends of each are."""
 
     @property
+    def routers(self) -> int:
+        """Routers that run: one for each sub-cluster that there may be."""
+        return self.count_max if self.count == "auto" else self.count
+
+    @property
     def several(self) -> bool:
-        return self.count > 1
+        return self.routers > 1
 
 
 def check_sub_clusters(config: "DeploymentConfig") -> None:
@@ -48,16 +57,10 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
                 f"{where} and {key}: models and backends are placed once; leave one out"
             )
     _check_epochs(config, where)
-    scaled = config.autoscaler
-    if scaled is not None and scaled.maximum < given.count:
-        raise ValueError(f"{where} needs as many backends; autoscaler.maximum={scaled.maximum}")
-    if config.backend.count < given.count:
-        raise ValueError(f"{where} needs as many backends; backend.count={config.backend.count}")
-    alone = sum(each.name not in given.spread for each in config.applications)
-    if not given.spread and alone < given.count:
-        raise ValueError(
-            f"{where} with {alone} applications: name one in sub_clusters.spread, or lower count"
-        )
+    if given.count == "auto":
+        _check_auto(config, where)
+    else:
+        _check_count(config, where, given.count)
     for each in config.applications:
         if each.name in given.spread and each.sequences:
             raise ValueError(
@@ -65,13 +68,44 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
             )
 
 
+def _check_count(config: "DeploymentConfig", where: str, count: int) -> None:
+    """Refuse a number for which there are not enough backends or applications."""
+    scaled, spread = config.autoscaler, config.sub_clusters.spread
+    if scaled is not None and scaled.maximum < count:
+        raise ValueError(f"{where} needs as many backends; autoscaler.maximum={scaled.maximum}")
+    if config.backend.count < count:
+        raise ValueError(f"{where} needs as many backends; backend.count={config.backend.count}")
+    alone = sum(each.name not in spread for each in config.applications)
+    if not spread and alone < count:
+        raise ValueError(
+            f"{where} with {alone} applications: name one in sub_clusters.spread, or lower count"
+        )
+
+
+def _check_auto(config: "DeploymentConfig", where: str) -> None:
+    """Refuse a number that nothing decides, or that two rules do."""
+    if config.epochs is None:
+        raise ValueError(f"{where} needs epochs, at which it is decided; add epochs: {{}}")
+    if config.autoscaler is not None and config.autoscaler.to_zero:
+        raise ValueError(f"{where} and autoscaler.to_zero both end backends; leave one out")
+
+
+def most_open(config: "DeploymentConfig") -> int:
+    """Most sub-clusters that can have a backend, and something to serve, with `count: auto`."""
+    given, scaled = config.sub_clusters, config.autoscaler
+    alone = len({each.name for each in config.applications})
+    backends = config.backend.count if scaled is None else scaled.maximum
+    return min(given.routers, backends, *(() if given.spread else (alone,)))
+
+
 def _check_epochs(config: "DeploymentConfig", where: str) -> None:
     """Refuse epochs of another number of sub-clusters, and what cannot move."""
     epochs = config.epochs
     if epochs is None:
         return
-    given = "sub_clusters" in epochs.model_fields_set
-    if given and epochs.sub_clusters != config.sub_clusters.count:
+    # The usual number is in every copy of a configuration, whether its file gave it or not.
+    usual = EpochsConfig.model_fields["sub_clusters"].default
+    if epochs.sub_clusters not in (usual, config.sub_clusters.count):
         raise ValueError(f"{where} and epochs.sub_clusters={epochs.sub_clusters}; leave that out")
     for each in config.applications:
         if each.sequences:
@@ -102,10 +136,11 @@ def loads_by_router(config: "DeploymentConfig") -> bool:
     return config.sub_clusters.several and not config.backend.swap
 
 
-def backend_counts(config: "DeploymentConfig") -> list[int]:
-    """Backends of each sub-cluster."""
-    count, whole = config.sub_clusters.count, config.backend.count
-    return [whole // count + (number < whole % count) for number in range(count)]
+def backend_counts(config: "DeploymentConfig", opened: int | None = None) -> list[int]:
+    """Backends of each sub-cluster, where the first so many are open; all unless given."""
+    routers, whole = config.sub_clusters.routers, config.backend.count
+    parts = spread_evenly(whole, routers if opened is None else opened)
+    return [*parts, *[0] * (routers - len(parts))]
 
 
 def restricted(
@@ -118,6 +153,10 @@ def restricted(
     if epochs_between(config) is not None:
         kept = {each.name for each in config.applications}
     applications = tuple(each for each in config.applications if each.name in kept)
+    kept_config = config.model_copy(update={"applications": applications})
+    if config.sub_clusters.count == "auto":
+        # Its number changes, and the configuration of a router must not.
+        return kept_config
     count = backend_counts(config)[sub_cluster]
     backend = config.backend.model_copy(update={"count": count})
-    return config.model_copy(update={"applications": applications, "backend": backend})
+    return kept_config.model_copy(update={"backend": backend})

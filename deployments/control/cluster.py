@@ -75,5 +75,8 @@ class Cluster(Protocol):
     async def backends_there(self) -> int:
         """How many run or are on their way."""
 
+    async def backends_here(self) -> int:
+        """Those of them that are of this sub-cluster."""
+
     async def is_followed(self) -> bool:
         """Whether another control plane takes this one's place: the application goes on."""

@@ -44,6 +44,11 @@ BACKENDS = "Backend"
 """Name of their deployment: that of its class. Those of groups have a number behind it."""
 
 
+def backends_name(number: int) -> str:
+    """The name of the deployment of a group, or of a sub-cluster; they count from 1."""
+    return BACKENDS if number == 1 else f"{BACKENDS}-{number}"
+
+
 def log_options(config: DeploymentConfig) -> LogOptions:
     given = config.logs
     return LogOptions(given.level, given.folder, int(given.file_mb * 2**20))
@@ -70,7 +75,7 @@ def where_standby(config: DeploymentConfig, sub_cluster: int = 0) -> Resolve | N
 def where_others(config: DeploymentConfig) -> list[list[Resolve]]:
     """Where the routers of all sub-clusters but the first one are."""
     found: list[list[Resolve]] = []
-    for number in range(1, config.sub_clusters.count):
+    for number in range(1, config.sub_clusters.routers):
         places = where_router(config, number), where_standby(config, number)
         found.append([each for each in places if each is not None])
     return found
@@ -164,16 +169,23 @@ class RayCluster:
         return found
 
     async def backends_there(self) -> int:
+        return sum((await self._replicas()).values())
+
+    async def backends_here(self) -> int:
+        return (await self._replicas()).get(backends_name(self.sub_cluster + 1), 0)
+
+    async def _replicas(self) -> dict[str, int]:
+        """Replicas of each deployment of backends."""
         told = await self._status()
         if told is None:
             raise NoAnswerError("Serve does not tell how many backends there are")
-        return sum(
-            count
+        return {
+            name: sum(
+                count for state, count in deployment.replica_states.items() if state != "STOPPING"
+            )
             for name, deployment in told.deployments.items()
             if name.startswith(BACKENDS)
-            for state, count in deployment.replica_states.items()
-            if state != "STOPPING"
-        )
+        }
 
     async def is_followed(self) -> bool:
         told = await self._status()
@@ -195,7 +207,7 @@ class RayCluster:
 
 async def end_surplus_routers(config: DeploymentConfig) -> None:
     """End routers of sub-clusters that an earlier configuration had, and this one has not."""
-    number, found = config.sub_clusters.count, True
+    number, found = config.sub_clusters.routers, True
     while found:
         found = False
         for seat in (1, 0):
@@ -208,6 +220,6 @@ async def end_surplus_routers(config: DeploymentConfig) -> None:
 
 def solve_placement(problem: Problem, seconds: float) -> Plan:
     """The best plan found; today's where nothing better is."""
-    from fermata.partitioner.solve import solve
+    from fermata.partitioner.two_level import solve_two_level
 
-    return solve(problem, seconds).plan
+    return solve_two_level(problem, seconds).plan

@@ -11,7 +11,7 @@ from fermata.deployments.specs.status import ReplanningStatus
 from fermata.foundation.logs import LOG, fields
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
-from fermata.router.policies.jellyfish.source import JellyfishOptions, JellyfishRules, make_decider
+from fermata.router.policies.jellyfish.options import JellyfishOptions, JellyfishRules, make_decider
 
 POLICY = "jellyfish"
 TIME_SHARE = 0.8

@@ -66,12 +66,17 @@ def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
                 each.backend_busy_ns,
                 each.least,
                 tuple(map(_pool_reading, each.pools)),
+                each.router_cpu_ns,
+                each.router_requests,
+                each.settled_requests,
             )
             for each in snapshot.ranks
         ),
         plan=Plan(snapshot.placement.applications),
         on_their_way=frozenset(snapshot.placement.on_their_way),
         targets=tuple(snapshot.wanted),
+        closed=frozenset(snapshot.placement.closed),
+        bare=frozenset(snapshot.placement.bare),
     )
 
 
@@ -180,7 +185,7 @@ class ScalingLoop:
 
     def status(self, snapshot: RouterSnapshot) -> ScalingStatus:
         """Advice, plan and bill, for `/status`."""
-        spec, placer = self.autoscaler, self.control.placer
+        spec, placer, counting = self.autoscaler, self.control.placer, self.control.counting
         price = 0.0 if spec is None else spec.price_per_hour
         up_ns = sum(each.backend_up_ns for each in snapshot.ranks)
         busy = {name: float(ns) for name, ns in snapshot.busy_ns.items()}
@@ -194,6 +199,8 @@ class ScalingLoop:
             plan={name: str(index) for name, index in home.items()},
             moved=0 if placer is None else placer.moved,
             bill=list(allocate_cost(busy, up_ns, price)) if busy else [],
+            router_rps_max=None if placer is None else placer.capacity.rate_rps,
+            routers_needed=None if counting is None else counting.needed,
         )
 
     # Readings
@@ -248,7 +255,10 @@ class ScalingLoop:
             self.control.on_solved(solving.result())
         except ServingError as error:
             self.control.on_unsolved()
-            LOG.warning("no plan was found; the last placement stays", extra=fields(reason=error))
+            # It may ask for another one, within wider limits.
+            if not self.control.is_placing:
+                about = fields(reason=error)
+                LOG.warning("no plan was found; the last placement stays", extra=about)
 
     # Effects
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,11 @@ def start_host(
     profiles: Mapping[str, Profile] | None = None,
     actor: str = "",
     sub_cluster: int = 0,
+    kind: str = "",
 ) -> BackendHost:
-    """Start a backend; on this seat, or on one that it finds where it wants one."""
-    options = partial(_host_options, config, number, node, seat, profiles, actor, sub_cluster)
+    """Start a backend; on this seat, or on one that it finds where it wants one. A spare that is to
+    wait in host memory is told the `kind` of its device."""
+    options = partial(_host_options, config, number, node, seat, profiles, actor, sub_cluster, kind)
     return BackendHost(options, BackendExport(number))
 
 
@@ -77,7 +80,9 @@ def _host_options(
     profiles: Mapping[str, Profile] | None,
     actor: str,
     sub_cluster: int,
+    kind: str,
 ) -> HostOptions:
+    store = store_options(config)
 
     def find_seat(device: str) -> Seat | None:
         if seat is not None or not may_have_spare(config, device):
@@ -86,7 +91,7 @@ def _host_options(
 
     return HostOptions(
         number=number,
-        store=store_options(config),
+        store=replace(store, kind=kind) if kind else store,
         resolve=where_router(config, sub_cluster),
         standby=where_standby(config, sub_cluster),
         costs_of=lambda found: measured_costs(config, found),
@@ -97,13 +102,24 @@ def _host_options(
         node=node,
         actor=actor,
         find_seat=find_seat,
+        on_host=bool(kind),
+        ask=_ask,
     )
+
+
+async def _ask(actor: str) -> tuple[str, dict[str, Profile]]:
+    """The accelerator type and the run times of a spare that serves."""
+    spare: Any = ray.get_actor(actor, NAMESPACE)
+    kind, profiles = await spare.profiles.remote()
+    return kind, profiles
 
 
 def may_have_spare(config: DeploymentConfig, device: str) -> bool:
     """Whether its backends have spares; where nothing is said, a GPU's memory decides later."""
     given = config.backend
-    return given.spare is True or (given.spare == "auto" and device == "cuda" and not given.swap)
+    if given.spare == "auto":
+        return device == "cuda" and not given.swap
+    return given.spare is not False
 
 
 def seat_name(config: DeploymentConfig, sub_cluster: int = 0) -> str:
@@ -127,13 +143,15 @@ class SpareBackend:
         profiles: Mapping[str, Profile],
         environment: Mapping[str, str],
         sub_cluster: int = 0,
+        kind: str = "",
     ) -> None:
+        """`kind` is that of its device, where it is to wait in host memory."""
         # Before anything looks for a GPU.
         os.environ.update(environment)
         number = process_number(config, BACKENDS, name)
         start_logs(f"backend-{number}", log_options(config))
         self.seat = Seat(Path(seat))
-        self.host = start_host(config, number, node, self.seat, profiles, name, sub_cluster)
+        self.host = start_host(config, number, node, self.seat, profiles, name, sub_cluster, kind)
         self.watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
@@ -184,8 +202,9 @@ class SpareKeeper:
         self.count = 0
         self.retry_s = RETRY_S
         self.next_at_s = 0.0
-        self.wanted = True if config.backend.spare is True else None
-        """None until it is known whether there is room."""
+        given = config.backend.spare
+        self.wanted = None if given == "auto" else given
+        """As in the configuration; None until it is known whether there is room."""
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -207,8 +226,8 @@ class SpareKeeper:
         first = self.host.follow()
         if first is not None and first.actor != self.name:
             self.name = first.actor
-            # There is room for two.
-            self.wanted = True
+            # There was room for two.
+            self.wanted = "host" if first.on_host else True
             with suppress(ValueError):
                 self.actor = ray.get_actor(first.actor, NAMESPACE)
         return first
@@ -219,9 +238,12 @@ class SpareKeeper:
             return False
         if self.wanted is None:
             self.wanted = host.store.has_room_for_spare(host.options.placed)
-            if not self.wanted:
-                LOG.info("no spare: the device has no room for a second copy of the models")
-        return self.wanted
+            if not self.wanted and host.store.has_room_on_host():
+                LOG.info("the spare waits in host memory: the device has no room for two")
+                self.wanted = "host"
+            elif not self.wanted:
+                LOG.info("no spare: neither device nor host has room for the models twice")
+        return self.wanted is not False
 
     def _end_if_unfit(self) -> None:
         """End this process where it should be replaced: the spare takes over at once, and Serve
@@ -249,8 +271,9 @@ class SpareKeeper:
             scheduling_strategy=here,
         )
         node, seat = host.options.node, str(host.seat.path)
+        kind = host.store.kind if self.wanted == "host" else ""
         self.actor = options.remote(
-            self.config, node, seat, self.name, profiles, environment, self.sub_cluster
+            self.config, node, seat, self.name, profiles, environment, self.sub_cluster, kind
         )
         self.ready, self.misses = False, 0
 

@@ -198,7 +198,7 @@ class LinkHub:
         driver = self.driver
         for message in messages:
             if isinstance(message, Dropped):
-                driver.on_dropped(message)
+                driver.on_dropped(message, home)
             elif isinstance(message, Unread):
                 driver.on_unread(message)
             elif isinstance(message, Unavailable):

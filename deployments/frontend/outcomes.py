@@ -58,6 +58,10 @@ _STATUSES = {
         "its model has crashed one backend after the other and is quarantined",
     ),
     DropReason.LOST: ("UNAVAILABLE", "its backend died and no time was left to run it again"),
+    DropReason.INPUT_LATE: (
+        "UNAVAILABLE",
+        "its input was not there in time, and its batch could not wait",
+    ),
     DropReason.NO_BACKEND: ("UNAVAILABLE", "no backend that runs its model is up and in reach"),
     DropReason.HUNG: ("INTERNAL", "the model did not end its batch; it is not run again"),
     DropReason.SEQUENCE_LOST: ("ABORTED", "the state of its sequence is gone: start it anew"),

@@ -40,13 +40,23 @@ class RowChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnChoice:
+    """The picture of the stage before, turned upright by the degrees of its best class."""
+
+    score_min: float = 0.9
+    scores: str = ""
+    """Output with a score for each class; empty: the first."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageTransform:
     """How the inputs of a stage are made of a result of the stage before."""
 
     kind: str = "output"
-    """`output`, `input`, `crop`, `filter` or `function`."""
+    """`output`, `input`, `crop`, `filter`, `turn` or `function`."""
     crop: CropChoice = CropChoice()
     rows: RowChoice = RowChoice()
+    turn: TurnChoice = TurnChoice()
     function: str = ""
     """`module:function`."""
 

@@ -12,7 +12,7 @@ from fermata.deployments.specs.pipelines import ServedPipeline
 from fermata.foundation.errors import ConfigError
 
 Reader = Callable[[bytes], npt.NDArray[Any]]
-Fit = Literal["stretch", "crop", "centre", "whole"]
+Fit = Literal["stretch", "crop", "centre", "whole", "page", "line"]
 OUTPUT = "output"
 """Name of the output of a model that returns a bare array."""
 SEQUENCE_ID, SEQUENCE_START, SEQUENCE_END = "sequence_id", "sequence_start", "sequence_end"
@@ -63,7 +63,8 @@ class ImageSpec:
     fit: Fit = "stretch"
     """`stretch`: the whole picture, at any aspect ratio. `crop`: as in torchvision, the shorter
     side to `resize`, then the middle. `centre`, `whole`: as in
-    `fermata.deployments.models.pictures.picture`, for a square input."""
+    `fermata.deployments.models.pictures.picture`, for a square input. `page`, `line`: as in
+    `pages.py` beside that, the first for a square input too."""
     resize: int = 256
     """Shorter side before `crop`."""
     bicubic: bool = False
@@ -71,7 +72,7 @@ class ImageSpec:
     channels_last: bool = False
 
     def __post_init__(self) -> None:
-        if self.fit in ("centre", "whole") and self.height != self.width:
+        if self.fit in ("centre", "whole", "page") and self.height != self.width:
             raise ConfigError(
                 f"fit={self.fit!r} makes squares, not {self.width}x{self.height}: use stretch"
             )

@@ -28,6 +28,10 @@ class ScalingStatus:
     plan: Mapping[str, str]
     moved: int
     bill: list[CostShare]
+    router_rps_max: float | None = None
+    """Requests a second that one of several routers carries, as learnt from their CPU time."""
+    routers_needed: int | None = None
+    """Sub-clusters that the last epoch's rates need, where their number is not given."""
 
 
 @dataclass(frozen=True, slots=True)

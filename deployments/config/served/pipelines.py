@@ -12,10 +12,14 @@ from fermata.deployments.specs.pipelines import (
     ServedPipeline,
     ServedStage,
     StageTransform,
+    TurnChoice,
 )
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.user_code import import_function
+
+DEGREES = ("0", "90", "180", "270")
+"""Classes that a picture can be turned back by."""
 
 
 def served_pipelines(config: DeploymentConfig, models: Sequence[ServedModel]) -> list[ServedModel]:
@@ -69,6 +73,8 @@ def _transform(given: StageConfig) -> StageTransform:
         outputs = crop.scores, crop.numbers
         choice = CropChoice(classes, crop.score_min, crop.top_k or 0, *outputs)
         return StageTransform("crop", crop=choice)
+    if how.turn is not None:
+        return StageTransform("turn", turn=TurnChoice(how.turn.score_min, how.turn.scores))
     assert how.filter is not None
     rows = how.filter
     chosen = RowChoice(rows.output, rows.scores, rows.score_min, rows.top_k or 0)
@@ -83,14 +89,18 @@ def _check_fit(where: str, before: ServedStage, stage: ServedStage) -> None:
         _check_crop(where, before, stage)
     elif how.kind == "filter":
         _check_rows(where, before, stage)
+    elif how.kind == "turn":
+        _check_turn(where, before, stage)
     elif how.kind == "function":
         try:
-            import_function(how.function)
+            function = import_function(how.function)
         except (ImportError, AttributeError) as error:
             raise ConfigError(
                 f"{where}: transform={how.function!r} cannot be imported: {error}; put its folder "
                 "on PYTHONPATH"
             ) from None
+        if not callable(function):
+            raise ConfigError(f"{where}: transform={how.function!r} is no function; name one")
     elif how.kind == "input":
         if not _takes_the_same(before.model, stage.model):
             raise ConfigError(
@@ -139,6 +149,25 @@ def _check_rows(where: str, before: ServedStage, stage: ServedStage) -> None:
                 f"{where}: transform=filter: rows of {spec} are no input of {stage.name}, which "
                 f"takes {stage.model.input}; use a function"
             )
+
+
+def _check_turn(where: str, before: ServedStage, stage: ServedStage) -> None:
+    for each in (before, stage):
+        if each.model.image is None:
+            raise ConfigError(
+                f"{where}: transform=turn: {each.name} takes no pictures (input.image)"
+            )
+    labels, outputs = before.model.labels, [each.name for each in before.model.outputs]
+    if not labels or not set(labels) <= set(DEGREES):
+        raise ConfigError(
+            f"{where}: transform=turn: classes of {before.name} are "
+            f"{', '.join(labels[:4]) or 'unknown'}, not {', '.join(DEGREES)}; give it labels"
+        )
+    scores = stage.transform.turn.scores
+    if outputs and scores and scores not in outputs:
+        raise ConfigError(
+            f"{where}: turn.scores={scores!r} is unknown; one of {', '.join(outputs)}"
+        )
 
 
 def _takes_the_same(one: ServedModel, other: ServedModel) -> bool:

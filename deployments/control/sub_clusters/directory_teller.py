@@ -42,20 +42,28 @@ class DirectoryTeller:
             await asyncio.sleep(LOOK_S)
 
     async def tell(self) -> None:
-        """Tell the leader, unless it knows."""
+        """Tell the leader, unless it knows.
+
+        The directory comes first: frontends hear on the same links of an application's new home
+        before anything is handed back, and a router that has just come to lead knows that what it
+        does not hold lives elsewhere. Homes are told once they have loaded (`HomeMoves`).
+        """
         term, directory = self.router.term, self.directory()
         try:
             if term and term != self.home.term:
                 self.home = Home(self.home.sub_cluster, await self.router.address(), term)
-            if term and self.served is not None:
-                await self._place(term, self.served(self.home.sub_cluster))
             if term and self.told != (term, directory.version):
                 await self.router.set_directory(directory)
                 self.told = (term, directory.version)
+            if term and self.served is not None:
+                await self._place(term, directory)
         except NoAnswerError as error:
             LOG.info("router did not take the directory", extra=fields(reason=error))
 
-    async def _place(self, term: int, names: tuple[str, ...]) -> None:
-        if self.placed != (term, names):
+    async def _place(self, term: int, told: Directory) -> None:
+        assert self.served is not None
+        names = self.served(self.home.sub_cluster)
+        # What a newer directory has made of it waits for that one to be told.
+        if self.directory() is told and self.placed != (term, names):
             await self.router.place(Plan(dict.fromkeys(names, 0)))
             self.placed = term, names

@@ -1,15 +1,24 @@
 """Homes of applications at the start, and the directory that tells them. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from fermata.applications.reader import owners_of, router_names
 from fermata.autoscaler.placer import UNLIMITED_BYTES
+from fermata.autoscaler.router_count import routers_needed
 from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.sub_clusters import most_open
 from fermata.deployments.control.scaling import placed_models
-from fermata.partitioner.plan import PlacedModel, Plan, Problem, SubCluster, memory_bytes
+from fermata.partitioner.plan import (
+    PlacedModel,
+    Plan,
+    Problem,
+    SubCluster,
+    in_clusters,
+    memory_bytes,
+)
 from fermata.profiles.profile import Profile
 from fermata.profiles.store import BYTES_PER_MB
 from fermata.router.links.directory import (
@@ -27,9 +36,12 @@ RATE_RPS_MAX = 1e9
 """Limit of one router. Before any rate is measured, applications count alike: it limits nothing."""
 
 
-def starting_problem(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> Problem:
-    """The question of which applications live together. Versions of one do: each is compared with
-    the one before it. Those that live everywhere are no part of it, but for their memory."""
+def starting_problem(
+    config: DeploymentConfig, profiles: Mapping[str, Profile], opened: int | None = None
+) -> Problem:
+    """The question of which applications live together, in the first so many sub-clusters; in all
+    unless given. Versions of one do: each is compared with the one before it. Those that live
+    everywhere are no part of it, but for their memory."""
     found: dict[str, dict[int, list[PlacedModel]]] = {}
     for application, model in zip(config.served, placed_models(config, profiles), strict=True):
         versions = found.setdefault(application.name, {})
@@ -42,11 +54,27 @@ def starting_problem(config: DeploymentConfig, profiles: Mapping[str, Profile]) 
     room = max(1, room - memory_bytes(spread))
     return Problem(
         tuple(whole.values()),
-        tuple(
-            SubCluster(str(number), RATE_RPS_MAX, room)
-            for number in range(config.sub_clusters.count)
+        in_clusters(
+            [
+                SubCluster(str(number), RATE_RPS_MAX, room)
+                for number in range(opened or config.sub_clusters.routers)
+            ]
         ),
     )
+
+
+def opened_at_start(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> int:
+    """Sub-clusters that serve at first with `count: auto`: for the rates that the file gives of
+    clients, and the memory of models. Nobody's rate is known otherwise."""
+    assert config.epochs is not None
+    declared = dict.fromkeys((each.name for each in config.applications), 0.0)
+    for each in config.applications:
+        declared[each.name] += each.declared_rps
+    problem = starting_problem(config, profiles, 1)
+    models = [replace(each, rate_rps=declared[each.name]) for each in problem.models]
+    place = replace(problem.sub_clusters[0], rate_rps_max=config.epochs.rate_max_rps)
+    everywhere_rps = sum(declared[name] for name in config.sub_clusters.spread)
+    return routers_needed(models, place, everywhere_rps, most_open(config))
 
 
 def _together(name: str, versions: Iterable[Sequence[PlacedModel]]) -> PlacedModel:
@@ -76,11 +104,12 @@ def movable(config: DeploymentConfig) -> dict[str, tuple[str, ...]]:
     return {name: names for name, names in members_of(config).items() if name not in spread}
 
 
-def homes_of(config: DeploymentConfig, plan: Plan) -> Homes:
-    """Homes of all applications by a plan of those that have one."""
-    everywhere = tuple(range(config.sub_clusters.count))
+def homes_of(config: DeploymentConfig, plan: Plan, opened: int | None = None) -> Homes:
+    """Homes of all applications by a plan of those that have one, for the first so many
+    sub-clusters."""
+    everywhere = tuple(range(config.sub_clusters.routers))
     spread = set(config.sub_clusters.spread)
-    home = _filled(plan, len(everywhere)) if not spread else plan.home
+    home = _filled(plan, opened or len(everywhere)) if not spread else plan.home
     return {
         name: everywhere if application in spread else (home[application],)
         for application, names in members_of(config).items()
@@ -102,7 +131,7 @@ def known_homes(config: DeploymentConfig, directory: Directory | None) -> Homes 
     if directory is None:
         return None
     found = {name: directory.homes_of(name) for name in directory.applications}
-    whole, spread = set(range(config.sub_clusters.count)), set(config.sub_clusters.spread)
+    whole, spread = set(range(config.sub_clusters.routers)), set(config.sub_clusters.spread)
     members = members_of(config).items()
     given = {name: application for application, names in members for name in names}
     told = {home for homes in found.values() for home in homes}
@@ -151,6 +180,22 @@ class DirectoryKeeper:
         moved = {name: ((home, 1.0),) for name, home in homes.items()}
         self._change(wall_ms, applications={**self.directory.applications, **moved})
 
+    def on_open(
+        self, closed: Collection[int], loaded: Mapping[int, Collection[str]], wall_ms: int
+    ) -> None:
+        """Have applications with several homes served by those alone that are open. One that has
+        opened gets its part once it has loaded them."""
+        before, changed = self.directory.applications, dict(self.directory.applications)
+        for name in self.directory.split_among_several():
+            serving = [share for home, share in before[name] if share and home not in closed]
+            part = sum(serving) / max(1, len(serving))
+            changed[name] = tuple(
+                (home, 0.0 if home in closed else share or part * (name in loaded.get(home, ())))
+                for home, share in before[name]
+            )
+        if changed != before:
+            self._change(wall_ms, applications=changed)
+
     def on_headroom(self, headroom: Mapping[int, float], wall_ms: int) -> None:
         """Split applications with several homes by the idle fraction of their backends."""
         before, changed = self.directory.applications, dict(self.directory.applications)
@@ -166,13 +211,29 @@ class DirectoryKeeper:
         self.directory = msgspec.structs.replace(self.directory, version=version, **changes)
 
 
+def opened_before(homes: Homes, before: Directory) -> int:
+    """Sub-clusters that were open: up to the last one that anybody was sent to."""
+    return 1 + max(
+        home for name in homes for home, share in before.applications[name] if share > 0.0
+    )
+
+
 def first_directory(
-    config: DeploymentConfig, homes: Homes, before: Directory | None, wall_ms: int
+    config: DeploymentConfig,
+    homes: Homes,
+    before: Directory | None,
+    wall_ms: int,
+    opened: int | None = None,
 ) -> Directory:
-    """The directory of a control plane at its start; shares stay as they were told before."""
+    """The directory of a control plane at its start; shares stay as they were told before. Only
+    the first so many sub-clusters have a share."""
+    serving = range(config.sub_clusters.routers if opened is None else opened)
     version = next_version(0 if before is None else before.version, wall_ms)
-    shares = {name: tuple((home, 1 / len(at)) for home in at) for name, at in homes.items()}
+    shares = {
+        name: tuple((home, float(home in serving) / min(len(at), len(serving))) for home in at)
+        for name, at in homes.items()
+    }
     if before is not None and known_homes(config, before) == homes:
         shares = dict(before.applications)
-    numbers = range(config.sub_clusters.count)
+    numbers = range(config.sub_clusters.routers)
     return Directory(version, tuple(map(Home, numbers)), shares, sticky_applications(config))

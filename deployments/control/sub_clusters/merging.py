@@ -100,6 +100,7 @@ def merged_snapshot(told: Mapping[int, RouterSnapshot]) -> RouterSnapshot:
         busy_ns=_joined((each.busy_ns for each in routers), _sum),
         non_finite=_joined((each.non_finite for each in routers), _sum),
         cameras=_cameras(routers),
+        pipelines=_union(each.pipelines for each in routers),
     )
 
 

@@ -47,17 +47,14 @@ class HomeMoves:
         self.wanted = dict(plan.home)
 
     def plan(self) -> Plan:
-        """The homes of now; those that are still left count as at their old ones."""
-        return Plan(
-            {
-                name: self.leaving[name].source if name in self.leaving else self.home(name)
-                for name in self.members
-            }
-        )
+        """The homes that frontends are told of. A move that has come so far ends: its time may
+        run out while the old home is left, and the new one serves already."""
+        return Plan({name: self.home(name) for name in self.members})
 
     def on_their_way(self) -> list[str]:
-        """Applications that are not yet where they should be."""
-        return sorted(Plan(self.wanted).away(self.plan()))
+        """Applications that are not yet where they should be, or that their old home still
+        holds."""
+        return sorted({*Plan(self.wanted).away(self.plan()), *self.leaving})
 
     def served_at(self, sub_cluster: int) -> tuple[str, ...]:
         """Applications that a router has to hold, by its own names: those that live there, those

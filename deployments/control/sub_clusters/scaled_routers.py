@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fermata.autoscaler.control_loop import ControlLoop
+from fermata.autoscaler.router_count import RouterCount
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.control.leader_client import LeaderClient
 from fermata.deployments.control.scaling import placed_models
+from fermata.deployments.control.sub_clusters.all_routers import AllRouters, BackendsOf
 from fermata.deployments.control.sub_clusters.merging import merged_snapshot
-from fermata.deployments.control.sub_clusters.moving_routers import loop_ns
+from fermata.deployments.control.sub_clusters.moving_routers import loop_ns, targets_of
 from fermata.foundation.errors import NoAnswerError
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.profiles.profile import Profile
@@ -31,7 +33,7 @@ def scaled_parts(
     """Parts of all applications, wherever they may live."""
     return tuple(
         replace(each, name=part_at(number, each.name))
-        for number in range(config.sub_clusters.count)
+        for number in range(config.sub_clusters.routers)
         for each in placed_models(config, profiles)
     )
 
@@ -42,30 +44,56 @@ def scaling_control(
     """The decisions on backends of all sub-clusters; None where their number is fixed."""
     if config.autoscaler is None:
         return None
-    models, count = scaled_parts(config, profiles), config.sub_clusters.count
+    models, count = scaled_parts(config, profiles), config.sub_clusters.routers
     return ControlLoop(config.autoscaler.options(), None, models, count)
 
 
 class ScaledRouters:
     """Reads all routers at once, and tells each how many backends it should have (`Steered`)."""
 
-    def __init__(self, routers: Sequence[LeaderClient]) -> None:
-        self.routers = routers
+    def __init__(
+        self,
+        routers: Sequence[LeaderClient],
+        backends_of: BackendsOf,
+        counting: RouterCount | None = None,
+    ) -> None:
+        """`counting` opens and closes sub-clusters, and has their backends meanwhile."""
+        self.routers = AllRouters(routers, backends_of)
+        self.counting = counting
+        self.is_divided = False
+        """Whether all routers have been seen to have targets."""
 
     @property
     def term(self) -> int:
-        """Another number once any of them has another leader; 0 while one has none."""
-        terms = [each.term for each in self.routers]
-        return sum(terms) if all(terms) else 0
+        return self.routers.term
 
     async def snapshot(self) -> RouterSnapshot:
         """Counts of each part of an application, and the backends of each sub-cluster."""
-        told = await asyncio.gather(*(each.snapshot() for each in self.routers))
-        return replace(in_parts(told), up_ns=loop_ns())
+        read = in_parts(await self.routers.snapshots())
+        if self.counting is not None and not self.is_divided:
+            # The loop would guess the targets, and give closed sub-clusters backends.
+            self.is_divided = bool(read.wanted)
+            if not self.is_divided:
+                raise NoAnswerError("backends are not divided among sub-clusters yet")
+        placement = replace(read.placement, closed=tuple(sorted(self._closed())))
+        return replace(read, up_ns=loop_ns(), placement=placement)
+
+    def _closed(self) -> frozenset[int]:
+        held = frozenset() if self.counting is None else self.counting.held
+        return self.routers.silent | held
 
     async def set_target(self, wanted: list[int]) -> None:
-        pairs = zip(self.routers, wanted, strict=True)
-        await asyncio.gather(*(router.set_target([count]) for router, count in pairs))
+        """Tell all that have answered the last time; the others hear of it after a window."""
+        silent, closed, last = self.routers.silent, self._closed(), self.routers.last
+        await asyncio.gather(
+            *(
+                router.set_target([count])
+                for number, (router, count) in enumerate(
+                    zip(self.routers.routers, wanted, strict=True)
+                )
+                if number not in silent and (number not in closed or not last[number].wanted)
+            )
+        )
 
     async def place(self, plan: Plan) -> list[str]:
         """Applications are placed by another loop."""
@@ -75,7 +103,6 @@ class ScaledRouters:
 def in_parts(told: Sequence[RouterSnapshot]) -> RouterSnapshot:
     """All routers as one with a sub-cluster for each."""
     numbered = list(enumerate(told))
-    targets = [count for each in told for count in each.wanted]
     return replace(
         merged_snapshot(dict(numbered)),
         applications={
@@ -90,7 +117,7 @@ def in_parts(told: Sequence[RouterSnapshot]) -> RouterSnapshot:
         },
         ranks=[_named(number, rank) for number, each in numbered for rank in each.ranks],
         # One that has come to lead since has none: all are told again.
-        wanted=targets if len(targets) == len(told) else [],
+        wanted=targets_of(told),
         placement=PlacementSnapshot(
             {
                 part_at(number, name): number

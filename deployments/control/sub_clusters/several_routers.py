@@ -8,13 +8,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from fermata.autoscaler.control_loop import ControlLoop
+from fermata.autoscaler.router_count import RouterCount
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.sub_clusters import restricted
+from fermata.deployments.config.sub_clusters import backend_counts, restricted
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.control_plane import PATIENCE_S, SEATS, ControlPlaneCore
 from fermata.deployments.control.health import check_start, progress_of
 from fermata.deployments.control.leader_client import within
 from fermata.deployments.control.scaling import ScalingLoop, kept_plan
+from fermata.deployments.control.sub_clusters.all_routers import AWAIT_S
 from fermata.deployments.control.sub_clusters.directory_teller import DirectoryTeller
 from fermata.deployments.control.sub_clusters.homes import (
     DirectoryKeeper,
@@ -30,6 +32,8 @@ from fermata.deployments.control.sub_clusters.merging import merged_frame, merge
 from fermata.deployments.control.sub_clusters.moves import HomeMoves
 from fermata.deployments.control.sub_clusters.moving_routers import (
     MovingRouters,
+    counting_of,
+    loaded_at,
     loop_ns,
     moving_loop,
 )
@@ -66,6 +70,8 @@ class SeveralRouters:
         self.cluster_of = cluster_of
         self.cluster = cluster_of(config, 0)
         self.homes: Homes = {}
+        self.counting: RouterCount | None = None
+        """Decides how many sub-clusters serve, where that is not given."""
         self.cores: list[ControlPlaneCore] = []
         """By sub-cluster."""
         self.tellers: list[DirectoryTeller] = []
@@ -82,12 +88,15 @@ class SeveralRouters:
         config, cluster_of = self.config, self.cluster_of
         _, profiles = await self.cluster.profiles()
         before = await self._known_directory()
-        control = moving_loop(config, profiles)
-        self.homes = known_homes(config, before) or await self._solve(profiles, control)
-        self.keeper = DirectoryKeeper(first_directory(config, self.homes, before, self.wall_ms()))
+        counting = self.counting = counting_of(config, profiles, before)
+        opened = config.sub_clusters.routers if counting is None else counting.opened
+        control = moving_loop(config, profiles, counting)
+        self.homes = known_homes(config, before) or await self._solve(profiles, control, opened)
+        told = first_directory(config, self.homes, before, self.wall_ms(), opened)
+        self.keeper = DirectoryKeeper(told)
         if control is not None:
             self.moves = HomeMoves(self.keeper, movable(config))
-        for number in range(config.sub_clusters.count):
+        for number in range(config.sub_clusters.routers):
             own = self._own(config, number)
             core = ControlPlaneCore(own, cluster_of(own, number))
             self.cores.append(core)
@@ -95,11 +104,23 @@ class SeveralRouters:
             teller = DirectoryTeller(core.seats, number, lambda: self.keeper.directory, served)
             self.tellers.append(teller)
             self.tasks.append(self.loop.create_task(teller.run()))
-        await asyncio.gather(*(asyncio.shield(each.starting) for each in self.cores))
+        await self._await_cores()
         self.tasks.append(self.loop.create_task(self._follow()))
         self._decide(config, profiles, control)
         if self.config is not config:
             self.set_policies(self.config)
+
+    async def _await_cores(self) -> None:
+        """Wait for all routers, or for long enough: one that is dead must not keep the others from
+        being decided for. It is taken in once it leads."""
+        starting, wait_s = [each.starting for each in self.cores], AWAIT_S
+        while not (done := (await asyncio.wait(starting, timeout=wait_s))[0]):
+            pass
+        for each in done:
+            each.result()
+        if len(done) < len(starting):
+            late = [at for at, each in enumerate(starting) if not each.done()]
+            LOG.warning("routers do not come up; others serve", extra=fields(sub_clusters=late))
 
     def _decide(
         self,
@@ -110,14 +131,17 @@ class SeveralRouters:
         """Have windows and epochs decided, over all routers."""
         seats, self.profiles = [each.seats for each in self.cores], profiles
         if self.moves is not None:
-            moving = MovingRouters(self.moves, seats, self.wall_ms)
+            moving = MovingRouters(self.moves, seats, self._backends_of, self.wall_ms)
             self.epochs = ScalingLoop(config, profiles, moving, self.cluster, epochs)
         windows = scaling_control(config, profiles)
         if windows is not None:
-            scaled = ScaledRouters(seats)
+            scaled = ScaledRouters(seats, self._backends_of, self.counting)
             self.scaling = ScalingLoop(config, profiles, scaled, self.cluster, windows)
         for each in self._loops():
             self.tasks.append(self.loop.create_task(_begin(each)))
+
+    async def _backends_of(self, number: int) -> int:
+        return await self.cluster_of(self.config, number).backends_here()
 
     def _loops(self) -> list[ScalingLoop]:
         return [each for each in (self.epochs, self.scaling) if each is not None]
@@ -130,7 +154,7 @@ class SeveralRouters:
     async def _known_directory(self) -> Directory | None:
         """The newest directory that a router knows of, told by a control plane before this one."""
         found: Directory | None = None
-        for number in range(self.config.sub_clusters.count):
+        for number in range(self.config.sub_clusters.routers):
             for seat in range(SEATS):
                 with suppress(NoAnswerError):
                     router = await self.cluster_of(self.config, number).find(seat)
@@ -140,14 +164,20 @@ class SeveralRouters:
                             found = told
         return found
 
-    async def _solve(self, profiles: Mapping[str, Profile], control: ControlLoop | None) -> Homes:
+    async def _solve(
+        self, profiles: Mapping[str, Profile], control: ControlLoop | None, opened: int
+    ) -> Homes:
         """Homes by the plan of the last run, where it is of the same applications, or anew."""
         kept = None if control is None or control.placer is None else control.placer.options
         plan = kept_plan(kept)
-        if plan is None or plan.home.keys() != movable(self.config).keys():
-            problem = starting_problem(self.config, profiles)
+        if (
+            plan is None
+            or plan.home.keys() != movable(self.config).keys()
+            or max(plan.home.values(), default=0) >= opened
+        ):
+            problem = starting_problem(self.config, profiles, opened)
             plan = await self.cluster.solve(problem, SOLVE_S)
-        homes = homes_of(self.config, plan)
+        homes = homes_of(self.config, plan, opened)
         about = {name: ", ".join(map(str, at)) for name, at in homes.items()}
         LOG.info("applications have their sub-clusters", extra=fields(homes=about))
         return homes
@@ -156,10 +186,30 @@ class SeveralRouters:
         """Have the directory follow routers and their headroom."""
         while True:
             self.keeper.on_routers([each.home for each in self.tellers], self.wall_ms())
+            if self.counting is not None:
+                await self._divide(self.counting)
             self.keeper.on_headroom(self._headroom(), self.wall_ms())
             if self.moves is not None:
                 self.moves.on_time(loop_ns())
             await asyncio.sleep(LOOK_S)
+
+    async def _divide(self, counting: RouterCount) -> None:
+        """Have open sub-clusters serve what lives everywhere, and routers know how many backends to
+        have until the autoscaler tells them."""
+        latest = {
+            number: core.watch.latest.router
+            for number, core in enumerate(self.cores)
+            if core.watch is not None and core.watch.latest is not None
+        }
+        loaded = {at: loaded_at([each], ())[0] for at, each in latest.items() if each.backends}
+        self.keeper.on_open(counting.closed, loaded, self.wall_ms())
+        if self.scaling is not None and self.scaling.targets:
+            return
+        counts = backend_counts(self.config, counting.opened)
+        for number, told in latest.items():
+            if not told.wanted:
+                with suppress(NoAnswerError):
+                    await self.cores[number].seats.set_target([counts[number]])
 
     def _headroom(self) -> dict[int, float]:
         """Idle fraction of the backends of each sub-cluster that is known to have any."""
@@ -185,10 +235,16 @@ class SeveralRouters:
     async def status(self) -> DeploymentStatus:
         """Counters and signals of all routers; one that does not answer is left out."""
         await asyncio.shield(self.starting)
+        # One that has never come up would be waited for.
+        started = {at: each for at, each in enumerate(self.cores) if each.starting.done()}
         found = await asyncio.gather(
-            *(each.status() for each in self.cores), return_exceptions=True
+            *(each.status() for each in started.values()), return_exceptions=True
         )
-        known = {at: each for at, each in enumerate(found) if isinstance(each, DeploymentStatus)}
+        known = {
+            at: each
+            for at, each in zip(started, found, strict=True)
+            if isinstance(each, DeploymentStatus)
+        }
         for each in found:
             if not isinstance(each, DeploymentStatus | NoAnswerError):
                 raise each
@@ -198,7 +254,13 @@ class SeveralRouters:
         merged = replace(merged_status(known), routers=routers)
         scaling = [each.status(merged.router) for each in (self.scaling, self.epochs) if each]
         if len(scaling) > 1:
-            scaling[0] = replace(scaling[0], plan=scaling[1].plan, moved=scaling[1].moved)
+            scaling[0] = replace(
+                scaling[0],
+                plan=scaling[1].plan,
+                moved=scaling[1].moved,
+                router_rps_max=scaling[1].router_rps_max,
+                routers_needed=scaling[1].routers_needed,
+            )
         return replace(merged, scaling=scaling[0]) if scaling else merged
 
     def _told(self, number: int, status: DeploymentStatus) -> RouterStatus:
@@ -234,14 +296,14 @@ class SeveralRouters:
         for loop in self._loops():
             loop.stop()
         await asyncio.gather(*(each.end() for each in self.cores))
-        if len(self.cores) < self.config.sub_clusters.count:
+        if len(self.cores) < self.config.sub_clusters.routers:
             await self._end_others()
 
     async def _end_others(self) -> None:
         """End what an earlier control plane has left, where this one has not come to adopt it."""
         if await self.cluster.is_followed():
             return
-        for number in range(len(self.cores), self.config.sub_clusters.count):
+        for number in range(len(self.cores), self.config.sub_clusters.routers):
             cluster = self.cluster_of(self.config, number)
             for seat in reversed(range(SEATS)):
                 with suppress(NoAnswerError):

@@ -12,6 +12,7 @@ from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.specs.frontend import TenantSpec
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.registry import Registry
+from fermata.foundation.denials import DeniedLogins
 from fermata.foundation.errors import ServingError
 
 AUTHORIZATION = "authorization"
@@ -101,6 +102,7 @@ class Tenants:
         self._key = secrets.token_bytes(32)
         self._tenants = {spec.name: _tenant(spec) for spec in specs}
         self._known: list[tuple[bytes, Tenant]] = []
+        self.denied = DeniedLogins()
         self.frontends = 1
         """Frontends that share each tenant's rate, this one among them."""
         self.shares: Mapping[str, float] = {}

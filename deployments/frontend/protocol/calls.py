@@ -97,6 +97,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
             try:
                 self._tenants.find(header_of(context.invocation_metadata(), AUTHORIZATION))
             except UnauthenticatedError as error:
+                self._tenants.denied.note(call.caller.address, str(error))
                 await refuse(context, refusal_of(error))
         return call
 

@@ -17,7 +17,11 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.clients.wire.parameters import TRACEPARENT
 from fermata.deployments.frontend.access.client_ids import tenant_number
-from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant
+from fermata.deployments.frontend.access.tenants import (
+    AUTHORIZATION,
+    Tenant,
+    UnauthenticatedError,
+)
 from fermata.deployments.frontend.inputs.feedback import read_truth
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
 from fermata.deployments.frontend.protocol import server_metadata
@@ -261,6 +265,9 @@ class Rest:
                 request.state.tenant = tenant
                 return await handler(request)
             except CLIENT_ERRORS as error:
+                if isinstance(error, UnauthenticatedError):
+                    address = "" if request.client is None else request.client.host
+                    self.service.tenants.denied.note(address, str(error))
                 return _refusal(refusal_of(error))
             except JsonProcessError as error:
                 unread = Refusal(

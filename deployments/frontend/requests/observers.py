@@ -1,10 +1,24 @@
 """Observers of requests: traces and logs."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.router.links.messages import Fetch
+
+
+class QueryObserver(Protocol):
+    """Follows one query above the requests of its stages."""
+
+    traceparent: str
+    """For those requests."""
+
+    def worked(self, name: str, stage: str, start_ns: int, end_ns: int) -> None:
+        """Inputs of a next stage, or the answer, were made in this time; waiting included."""
+
+    def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
+        """The client gets its answer."""
 
 
 class RequestObserver:
@@ -29,6 +43,10 @@ class RequestObserver:
 
     def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
         """The client gets its answer."""
+
+    def begin_query(self, now_ns: int, pipeline: str, traceparent: str) -> QueryObserver | None:
+        """A query came; None: it is not followed but for its requests."""
+        return None
 
 
 class RequestObservers(RequestObserver):
@@ -62,6 +80,10 @@ class RequestObservers(RequestObserver):
     def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
         for each in self.observers:
             each.end(now_ns, rid, outcome)
+
+    def begin_query(self, now_ns: int, pipeline: str, traceparent: str) -> QueryObserver | None:
+        found = [each.begin_query(now_ns, pipeline, traceparent) for each in self.observers]
+        return next((each for each in found if each is not None), None)
 
 
 def observe_with(observers: Sequence[RequestObserver]) -> RequestObserver | None:

@@ -95,6 +95,7 @@ class PendingRequest:
         "plan_by_ns",
         "priority",
         "readers",
+        "retried",
         "returned_by",
         "rid",
         "rows",
@@ -136,6 +137,8 @@ class PendingRequest:
         """Backends that asked for the payload before it was ready."""
         self.estimate = -1.0
         """Estimated probability that its answer is right; negative: unknown."""
+        self.retried = False
+        """A batch of it has failed, or taken its backend down, at a home that it has left."""
         self.fetched_by = -1
         """The backend that has it in a batch; -1: none."""
         self.returned_by = -1

@@ -117,7 +117,7 @@ class RequestDriver:
             self.begin_part, lambda rid: self.loop.call_soon(self.cancel, rid)
         )
         self.sequences = SequenceRequests(
-            self.begin_part, self._refuse, self.clock, self.loop.call_soon
+            self.begin_part, self._refuse, self.clock, self.loop.call_soon, self._end
         )
         self.queries = QueryRequests(DriverMeans(self))
         self.waiters: dict[int, OnAnswer] = {}
@@ -270,6 +270,10 @@ class RequestDriver:
             self.table.on_cancel(self.clock(), each)
         self.pump()
 
+    def _end(self, rid: int, refusal: Refusal) -> None:
+        self.table.refuse(self.clock(), rid, refusal)
+        self.pump()
+
     # Links
 
     def on_router_up(self, term: int, takes_places: bool = True, home: int = 0) -> None:
@@ -301,8 +305,8 @@ class RequestDriver:
         """Advice for the client of this request, if the router gave any."""
         return self.advice.of((terms.application, terms.client))
 
-    def on_dropped(self, dropped: Dropped) -> None:
-        self.table.on_dropped(self.clock(), dropped)
+    def on_dropped(self, dropped: Dropped, home: int = 0) -> None:
+        self.table.on_dropped(self.clock(), dropped, home)
 
     def on_unread(self, unread: Unread) -> None:
         self.table.on_unread(unread)

@@ -65,6 +65,14 @@ class CarriedStep:
     """Its id once it has been submitted."""
 
 
+@dataclass(slots=True, eq=False)
+class KeptStep:
+    """A request without an answer whose state its model keeps."""
+
+    start: bool
+    rid: int = -1
+
+
 class SequenceRequests:
     """Requests of models with a state between the requests of a sequence."""
 
@@ -74,12 +82,16 @@ class SequenceRequests:
         refuse: Callable[[ParsedRequest, Refusal], Refusal],
         clock: Callable[[], int],
         call_soon: Callable[..., object],
+        end: Callable[[int, Refusal], None],
     ) -> None:
-        """`begin` admits a request, `refuse` counts one that is not."""
+        """`begin` admits a request, `refuse` counts one that is not, `end` ends an open one."""
         self.begin = begin
         self.refuse = refuse
         self.clock = clock
         self.call_soon = call_soon
+        self.end = end
+        self.kept: dict[Key, list[KeptStep]] = {}
+        """Open requests of sequences whose models keep the state, in the order that they came."""
         self.over: dict[Key, None] = {}
         """Sequences of models that keep state, which have to be started anew; oldest first."""
         self.tables: dict[str, SessionTable[CarriedStep]] = {}
@@ -96,12 +108,17 @@ class SequenceRequests:
             return self._open_carried(now_ns, request, on_answer, spec, step)
         if not step.start and _key(request) in self.over:
             return self.refuse(request, _by_name(drop_refusal(DropReason.NO_SEQUENCE), request))
-        told = with_hidden(request, [_control(each, step) for each in spec.controls])
-        rid = self.begin(now_ns, told, partial(self._on_kept, request, on_answer))
-        if isinstance(rid, Refusal):
-            self.on_refused(request)
-        elif step.start:
+        if step.start:
             self.over.pop(_key(request), None)
+        kept = KeptStep(step.start)
+        self.kept.setdefault(_key(request), []).append(kept)
+        told = with_hidden(request, [_control(each, step) for each in spec.controls])
+        rid = self.begin(now_ns, told, partial(self._on_kept, request, on_answer, kept))
+        if isinstance(rid, Refusal):
+            self._leave_kept(_key(request), kept)
+            self.on_refused(request)
+        else:
+            kept.rid = rid
         return rid
 
     def on_refused(self, request: ParsedRequest) -> None:
@@ -121,14 +138,36 @@ class SequenceRequests:
         self.over[_key(request)] = None
 
     def _on_kept(
-        self, request: ParsedRequest, on_answer: OnAnswer, rid: int, outcome: Outcome
+        self,
+        request: ParsedRequest,
+        on_answer: OnAnswer,
+        kept: KeptStep,
+        rid: int,
+        outcome: Outcome,
     ) -> None:
+        behind = self._leave_kept(_key(request), kept)
         if isinstance(outcome, Refusal):
-            self.on_refused(request)
-            if outcome.reason in OVER:
-                self._end(request)
+            starts = [each.start for each in behind]
+            if kept.start:
+                # Their router may never hear of the start, and would run them on the state before.
+                for each in behind[: starts.index(True) if True in starts else None]:
+                    self.call_soon(self.end, each.rid, drop_refusal(DropReason.NO_SEQUENCE))
+            if True not in starts:
+                self.on_refused(request)
+                if outcome.reason in OVER:
+                    self._end(request)
             outcome = _by_name(outcome, request)
         on_answer(rid, outcome)
+
+    def _leave_kept(self, key: Key, kept: KeptStep) -> list[KeptStep]:
+        """A request has its answer; returns the open ones of its sequence that came after it."""
+        steps = self.kept[key]
+        place = steps.index(kept)
+        behind = steps[place + 1 :]
+        del steps[place]
+        if not steps:
+            del self.kept[key]
+        return behind
 
     # States that are carried
 

@@ -150,9 +150,13 @@ class RequestTable:
 
     def on_cancel(self, now_ns: int, rid: int) -> None:
         """The client has left, or cancelled the request."""
+        self.refuse(now_ns, rid, drop_refusal(DropReason.CANCELLED))
+
+    def refuse(self, now_ns: int, rid: int, refusal: Refusal) -> None:
+        """End a request that is not to run any more, unless it has ended."""
         entry = self.entries.get(rid)
         if entry is not None:
-            self._give_up(now_ns, entry, drop_refusal(DropReason.CANCELLED))
+            self._give_up(now_ns, entry, refusal)
 
     def on_drain(self) -> None:
         """Admit no more requests; open ones are served."""
@@ -208,13 +212,16 @@ class RequestTable:
         if self.homes.terms[home] >= 0:
             self._resubmit(now_ns, entry)
 
-    def on_dropped(self, now_ns: int, dropped: Dropped) -> None:
+    def on_dropped(self, now_ns: int, dropped: Dropped, home: int = 0) -> None:
+        """The router of a sub-cluster has ended a request; one that was submitted elsewhere since
+        goes on there."""
         entry = self.entries.get(dropped.rid)
         if dropped.unread:
             self._release(self.lent.on_unread(dropped.rid, entry))
-        if entry is None:
+        if entry is None or entry.home != home:
             return
         if dropped.reason == MOVED:
+            entry.retried |= dropped.retried
             self._on_moved(now_ns, entry)
         else:
             refusal = drop_refusal(dropped.reason, dropped.retry_after_ns, dropped.detail)
@@ -223,6 +230,7 @@ class RequestTable:
     def _on_moved(self, now_ns: int, entry: PendingRequest) -> None:
         """Ask at its new home. A router that knows more than this frontend does is believed: until
         a newer directory comes, the request waits."""
+        entry.fetched_by = -1
         known = entry.home not in self.homes.of(entry.application)
         home = self.homes.pick(entry.application, entry.client) if known else NOWHERE
         self._move(now_ns, entry, home)
@@ -419,6 +427,7 @@ class RequestTable:
                     entry.tell_place() if self.tells_places else None,
                     None if entry.sequence is None else _step_of(entry.sequence),
                     None if entry.part is None else entry.part.tell(),
+                    entry.retried,
                 ),
                 entry.home,
             )
@@ -430,6 +439,9 @@ class RequestTable:
             return
         if entry.expires_at_ns - now_ns > self.reply_ns:
             self._submit(now_ns, entry)
+        elif entry.sequence is not None:
+            # Steps behind it must not run as if it had.
+            self._give_up(now_ns, entry, self._expired(now_ns, entry))
 
     def _expired(self, now_ns: int, entry: PendingRequest) -> Refusal:
         waited_ms = (now_ns - entry.arrived_at_ns) / 1e6

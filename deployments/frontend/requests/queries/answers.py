@@ -8,6 +8,7 @@ import numpy as np
 from fermata.applications.server_options import BoxOptions
 from fermata.clients.wire.tensors import Array, join_bytes
 from fermata.deployments.frontend.requests.queries.parts import QueryPartRecord, result_of
+from fermata.deployments.models.pictures.boxes import numbers_of
 from fermata.deployments.specs.pipelines import ANSWER, ServedPipeline, ServedStage
 from fermata.foundation.json_types import Json
 from fermata.router.links.messages import Result
@@ -45,6 +46,9 @@ def _part(
     origin = record.origin
     if origin is not None:
         found |= {"box": [round(each, 2) for each in origin.box]}
+        if origin.quad:
+            corners = zip(origin.quad[::2], origin.quad[1::2], strict=True)
+            found |= {"quad": [[round(x, 2), round(y, 2)] for x, y in corners]}
         if origin.label:
             found |= {"class": origin.label}
         if origin.score is not None:
@@ -81,9 +85,10 @@ def moved(array: Array, boxes: BoxOptions, by: tuple[float, float]) -> Array:
         return array
     across, down = by
     first = (down, across) if boxes.format == "yxyx" else (across, down)
-    corners = boxes.format in ("xyxy", "yxyx")
-    offset = np.array((*first, *(first if corners else (0.0, 0.0))))
-    rows[..., :4] = (rows[..., :4] + offset).astype(rows.dtype)
+    count = numbers_of(boxes)
+    corners = boxes.format in ("xyxy", "yxyx", "quad")
+    offset = np.array(first * (count // 2) if corners else (*first, 0.0, 0.0))
+    rows[..., :count] = (rows[..., :count] + offset).astype(rows.dtype)
     return np.moveaxis(rows, -1, axis)
 
 

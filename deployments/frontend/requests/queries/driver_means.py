@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, TypeVar
 from fermata.deployments.frontend.outcomes import OnAnswer, Refusal
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.foundation.learnt_time import LearntTime
 from fermata.router.links.messages import Cancel, HandedOn
 
 if TYPE_CHECKING:
     from fermata.deployments.frontend.requests.request_driver import RequestDriver
 
 T = TypeVar("T")
+INLINE_NS_MAX = 200_000
+"""Work that is planned to take no longer runs on the loop: a thread would cost more, and results of
+one batch would wait for one another's."""
 
 
 class DriverMeans:
@@ -24,6 +28,7 @@ class DriverMeans:
         self.counts: OutcomeCounts = driver.table.counts
         self.pixels_max = driver.limits.pixels_max
         self.grace_ns = driver.table.limits.grace_ns
+        self.observer = driver.observer
 
     def begin(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         return self.driver.begin_part(now_ns, part, on_answer)
@@ -35,9 +40,34 @@ class DriverMeans:
     def to_router(self, message: Cancel | HandedOn) -> None:
         self.driver.sender.to_router(message, 0)
 
-    def run_aside(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
-        job = self.driver.loop.run_in_executor(self.driver.pool, work)
-        job.add_done_callback(partial(_on_ended, then))
+    def run_aside(
+        self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime
+    ) -> None:
+        driver = self.driver
+        if 0 < cost.planned_ns <= INLINE_NS_MAX:
+            # Not at once: an answer may come while the table is being read.
+            driver.loop.call_soon(self._run_here, work, then, cost)
+        else:
+            job = driver.loop.run_in_executor(driver.pool, self._timed, work)
+            job.add_done_callback(partial(_on_ended, then, cost))
+
+    def _timed(self, work: Callable[[], T]) -> tuple[T, int]:
+        """The result of some work, and how long it took."""
+        from_ns = self.now_ns()
+        found = work()
+        return found, self.now_ns() - from_ns
+
+    def _run_here(
+        self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime
+    ) -> None:
+        from_ns = self.now_ns()
+        found: T | Exception
+        try:
+            found = work()
+        except Exception as error:
+            found = error
+        cost.learn(self.now_ns() - from_ns)
+        then(found)
 
     def call_later(self, delay_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
         return self.driver.loop.call_later(max(0, delay_ns) / 1e9, call)
@@ -46,7 +76,9 @@ class DriverMeans:
         return self.driver.clock()
 
 
-def _on_ended(then: Callable[[T | Exception], None], job: asyncio.Future[T]) -> None:
+def _on_ended(
+    then: Callable[[T | Exception], None], cost: LearntTime, job: asyncio.Future[tuple[T, int]]
+) -> None:
     if job.cancelled():
         # The process shuts down, and has cancelled all of its requests.
         return
@@ -54,4 +86,6 @@ def _on_ended(then: Callable[[T | Exception], None], job: asyncio.Future[T]) -> 
     if isinstance(error, Exception):
         then(error)
     elif error is None:
-        then(job.result())
+        found, took_ns = job.result()
+        cost.learn(took_ns)
+        then(found)

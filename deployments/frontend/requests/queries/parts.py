@@ -21,6 +21,8 @@ class Origin:
     label: str = ""
     """Class of the box, as its detector names it."""
     score: float | None = None
+    quad: tuple[float, ...] = ()
+    """Four corners in the client's pixels, clockwise, of what was cut out at an angle."""
 
 
 @dataclass(frozen=True, slots=True)

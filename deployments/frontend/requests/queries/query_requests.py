@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, answer, drop_refusal
+from fermata.deployments.frontend.requests.observers import QueryObserver, RequestObserver
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import (
@@ -25,9 +26,11 @@ from fermata.deployments.frontend.requests.queries.parts import (
     StageResult,
     result_of,
 )
+from fermata.deployments.frontend.requests.queries.refusals import failed, told_of, unfit
 from fermata.deployments.frontend.requests.queries.transforms import join_input, make_inputs
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.pipelines import ServedPipeline, ServedStage
+from fermata.foundation.learnt_time import LearntTime
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import DropReason
 from fermata.router.links.messages import Cancel, HandedOn, Result
@@ -49,6 +52,7 @@ class QueryMeans(Protocol):
     counts: OutcomeCounts
     pixels_max: int
     grace_ns: int
+    observer: RequestObserver | None
 
     def begin(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         """Admit a request."""
@@ -58,8 +62,11 @@ class QueryMeans(Protocol):
 
     def to_router(self, message: Cancel | HandedOn) -> None: ...
 
-    def run_aside(self, work: Callable[[], T], then: Callable[[T | Exception], None]) -> None:
-        """Run work in a thread, and hand its result over on the loop."""
+    def run_aside(
+        self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime
+    ) -> None:
+        """Run work soon, and hand its result over on the loop; `cost` learns how long it takes,
+        and tells whether a thread is worth its while."""
 
     def call_later(self, delay_ns: int, call: Callable[[], None]) -> TimerHandle: ...
 
@@ -70,8 +77,14 @@ class OpenQuery:
     """A query without an answer."""
 
     def __init__(
-        self, request: ParsedRequest, on_answer: OnAnswer, now_ns: int, is_known: bool
+        self,
+        request: ParsedRequest,
+        on_answer: OnAnswer,
+        now_ns: int,
+        is_known: bool,
+        answer_ns: int,
     ) -> None:
+        """`answer_ns`: time from its last result to its answer, as planned."""
         pipeline = request.model.pipeline
         assert pipeline is not None
         self.pipeline: ServedPipeline = pipeline
@@ -85,6 +98,10 @@ class OpenQuery:
         self.arrived_at_ns = now_ns
         terms = request.terms
         self.deadline_ns = now_ns + min(terms.slo_ns, terms.left_ns)
+        self.plan_by_ns = self.deadline_ns - answer_ns
+        """When its last part is to have ended, so that the answer is made in time."""
+        self.ended_at_ns = 0
+        """When its last part has ended."""
         self.gone_at_ns = NEVER if terms.left_ns == NEVER else now_ns + terms.left_ns
         self.bond = QueryBond(pipeline.name, is_known)
         count = len(pipeline.stages)
@@ -96,9 +113,14 @@ class OpenQuery:
         """By stage: parts that have ended with a result."""
         self.running: set[int] = set()
         """Parts that have been submitted and not ended, by id."""
+        self.joining = False
+        """Inputs of joins are being made, and the router has not been told what made them due."""
+        self.later: list[tuple[QueryPartRecord, int, Outcome]] = []
+        """Parts that have ended meanwhile: the router must not hear of their ends before."""
         self.settled = False
         """It has its answer."""
         self.timer: TimerHandle | None = None
+        self.trace: QueryObserver | None = None
 
     def add(self, record: QueryPartRecord) -> ServedStage:
         """Note one more part; returns its stage."""
@@ -113,7 +135,7 @@ class OpenQuery:
         return replace(
             self.request.terms,
             application=stage.application,
-            slo_ns=left_ns,
+            slo_ns=max(1, self.plan_by_ns - now_ns),
             hard_limit_ns=left_ns,
             left_ns=NEVER if self.gone_at_ns == NEVER else self.gone_at_ns - now_ns,
             size_bytes=made.given.memory_bytes(),
@@ -130,12 +152,27 @@ class QueryRequests:
         """By the id of their first part."""
         self.router_takes = True
         """The router knows parts of queries; one of an earlier version does not."""
+        self.costs: dict[tuple[str, str, int], LearntTime] = {}
+        """By pipeline, kind of work and stage: how long it takes."""
+        self.answer_times: dict[str, LearntTime] = {}
+        """By pipeline: from the last result of a query to its answer."""
+
+    def cost_of(self, query: OpenQuery, work: str, stage: int = 0) -> LearntTime:
+        return self.costs.setdefault((query.pipeline.name, work, stage), LearntTime())
+
+    def answer_time(self, pipeline: str) -> LearntTime:
+        return self.answer_times.setdefault(pipeline, LearntTime())
 
     def open(self, now_ns: int, request: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         """Admit a query: the id of its first part, or a refusal."""
-        refusal = _unfit(request)
-        query = OpenQuery(request, on_answer, now_ns, self.router_takes)
+        refusal = unfit(request)
+        answer_ns = self.answer_time(request.model.name).planned_ns
+        query = OpenQuery(request, on_answer, now_ns, self.router_takes, answer_ns)
         if refusal is None:
+            if self.means.observer is not None:
+                query.trace = self.means.observer.begin_query(
+                    now_ns, query.application, request.traceparent
+                )
             stage = query.pipeline.stages[0]
             first = QueryPartRecord(0, replace(request.input, model=stage.model))
             query.add(first)
@@ -183,6 +220,7 @@ class QueryRequests:
             terms=replace(terms, part=PartTicket(query.bond, record.stage, parent)),
             report=None,
             truth=None,
+            traceparent="" if query.trace is None else query.trace.traceparent,
             classes=(),
         )
         rid = self.means.begin(now_ns, part, partial(self._on_part, query, record))
@@ -196,20 +234,30 @@ class QueryRequests:
         query.running.discard(rid)
         if query.settled:
             return
-        if isinstance(outcome, Refusal):
+        if query.joining:
+            query.later.append((record, rid, outcome))
+        elif not isinstance(outcome, Refusal):
+            self._on_result(query, record, rid, outcome)
+        elif outcome.reason != DropReason.CANCELLED:
             self._lose(query, record, rid, outcome)
-            return
+        # Nobody here has cancelled it. The router has ended the query for the sake of another part,
+        # whose end is on its way and says why.
+
+    def _on_result(
+        self, query: OpenQuery, record: QueryPartRecord, rid: int, outcome: Result
+    ) -> None:
         record.result = outcome
         stages = query.pipeline.graph.stages
         edges = [each for each in stages[record.stage].children if not stages[each].join]
         if edges:
             work = partial(self._transform, query, record, edges)
-            self.means.run_aside(work, partial(self._on_made, query, record, rid))
+            then = partial(self._on_made, query, record, rid, self.means.now_ns())
+            self.means.run_aside(work, then, self.cost_of(query, "transform", record.stage))
         else:
             self._hand_on(query, record, rid, [])
 
     def _transform(self, query: OpenQuery, record: QueryPartRecord, edges: list[int]) -> Made:
-        """Make the inputs of all stages that follow a part, in a thread."""
+        """Make the inputs of all stages that follow a part; may be called in a thread."""
         stages = query.pipeline.stages
         result = result_of(record, stages[record.stage], self.means.pixels_max)
         return [
@@ -219,13 +267,21 @@ class QueryRequests:
         ]
 
     def _on_made(
-        self, query: OpenQuery, record: QueryPartRecord, rid: int, made: Made | Exception
+        self,
+        query: OpenQuery,
+        record: QueryPartRecord,
+        rid: int,
+        from_ns: int,
+        made: Made | Exception,
     ) -> None:
         if query.settled:
             return
+        if query.trace is not None:
+            stage = query.pipeline.stages[record.stage].name
+            query.trace.worked("transform", stage, from_ns, self.means.now_ns())
         if isinstance(made, Exception):
             record.result = None
-            self._lose(query, record, rid, _failed(made))
+            self._lose(query, record, rid, failed(made))
         else:
             self._hand_on(query, record, rid, made)
 
@@ -235,7 +291,7 @@ class QueryRequests:
             record.missing = refusal.reason
             self._hand_on(query, record, rid, [])
         else:
-            self._end(query, _told(query.pipeline.stages[record.stage], record.stage, refusal))
+            self._end(query, told_of(query.pipeline.stages[record.stage], record.stage, refusal))
 
     def _hand_on(self, query: OpenQuery, record: QueryPartRecord, rid: int, made: Made) -> None:
         """Submit what is made of a part, and the joins that have waited for it last."""
@@ -250,11 +306,13 @@ class QueryRequests:
         if not due or query.settled:
             self._tell(query, record, rid)
             return
+        query.joining = True
         for place in due:
             # It is open from now on, so that nothing else makes it due again.
             query.open[place] += 1
         work = partial(self._joined, query, due)
-        self.means.run_aside(work, partial(self._on_joined, query, record, rid, due))
+        then = partial(self._on_joined, query, record, rid, due, now_ns)
+        self.means.run_aside(work, then, self.cost_of(query, "join", due[0]))
 
     def _submit(self, now_ns: int, query: OpenQuery, child: QueryPartRecord, parent: int) -> None:
         if query.settled:
@@ -264,13 +322,14 @@ class QueryRequests:
         if not isinstance(rid, Refusal):
             return
         query.open[child.stage] -= 1
-        if query.pipeline.graph.partial:
+        # A join has no gap in its place: the router waits for it.
+        if query.pipeline.graph.partial and not query.pipeline.graph.stages[child.stage].join:
             child.missing = rid.reason
         else:
-            self._end(query, _told(stage, child.stage, rid))
+            self._end(query, told_of(stage, child.stage, rid))
 
     def _joined(self, query: OpenQuery, due: list[int]) -> Made:
-        """Make the inputs of joins, in a thread."""
+        """Make the inputs of joins; may be called in a thread."""
         stages, before = query.pipeline.stages, query.pipeline.graph.before
         found: Made = []
         for place in due:
@@ -291,22 +350,25 @@ class QueryRequests:
         record: QueryPartRecord,
         rid: int,
         due: list[int],
+        from_ns: int,
         made: Made | Exception,
     ) -> None:
         for place in due:
             query.open[place] -= 1
+        if query.trace is not None:
+            stage = query.pipeline.stages[due[0]].name
+            query.trace.worked("join", stage, from_ns, self.means.now_ns())
         if isinstance(made, Exception):
             if not query.settled:
-                self._end(query, _failed(made))
+                self._end(query, failed(made))
         else:
             for place, each in made:
                 child = QueryPartRecord(place, each.given)
                 self._submit(self.means.now_ns(), query, child, rid)
-                if child.missing and not query.settled:
-                    # The router waits for it.
-                    refusal = drop_refusal(child.missing)
-                    self._end(query, _told(query.pipeline.stages[place], place, refusal))
         self._tell(query, record, rid)
+        query.joining, later, query.later = False, query.later, []
+        for ended in later:
+            self._on_part(query, *ended)
 
     def _tell(self, query: OpenQuery, record: QueryPartRecord, rid: int) -> None:
         """Say that a part's result has been handed on. A stage that nothing follows has ended for
@@ -315,14 +377,20 @@ class QueryRequests:
         if follows and query.bond.is_known:
             self.means.to_router(HandedOn(rid, record.missing))
         if not query.settled and not any(query.open):
+            query.ended_at_ns = self.means.now_ns()
             work = partial(answer_of, query.pipeline, query.parts, query.rid, self.means.pixels_max)
-            self.means.run_aside(work, partial(self._on_answer, query))
+            cost = self.cost_of(query, "answer")
+            self.means.run_aside(work, partial(self._on_answer, query), cost)
 
     # Ends
 
     def _on_answer(self, query: OpenQuery, answer: Result | Exception) -> None:
         if not query.settled:
-            self._settle(query, _failed(answer) if isinstance(answer, Exception) else answer)
+            took_ns = self.means.now_ns() - query.ended_at_ns
+            self.answer_time(query.pipeline.name).learn(took_ns)
+            if query.trace is not None:
+                query.trace.worked("answer", "", query.ended_at_ns, self.means.now_ns())
+            self._settle(query, failed(answer) if isinstance(answer, Exception) else answer)
 
     def _expire(self, query: OpenQuery) -> None:
         """No answer came in time, whatever is to blame."""
@@ -345,39 +413,10 @@ class QueryRequests:
         self.queries.pop(query.rid, None)
         if query.timer is not None:
             query.timer.cancel()
+        if query.trace is not None:
+            query.trace.end(self.means.now_ns(), query.rid, outcome)
         if isinstance(outcome, Refusal):
             self.means.counts.refuse(query.application, outcome.reason)
         else:
             self.means.counts.serve(self.means.now_ns(), query, outcome)
         answer(query.on_answer, query.rid, outcome)
-
-
-def _unfit(request: ParsedRequest) -> Refusal | None:
-    """A refusal for what queries cannot have."""
-    name, terms = request.model.name, request.terms
-    if request.input.rows > 1:
-        message = (
-            f"{name!r} takes one input a query, not {request.input.rows} rows: send each alone"
-        )
-    elif terms.pinned or terms.accuracy_floor > 0.0:
-        message = f"{name!r} has several stages: pin variants in requests to their applications"
-    else:
-        return None
-    return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, message)
-
-
-def _failed(error: Exception) -> Refusal:
-    return Refusal("INTERNAL", RefusalReason.FAILED, f"failed: {error or type(error).__name__}")
-
-
-def _told(stage: ServedStage, place: int, refusal: Refusal) -> Refusal:
-    """A refusal of a part, as the query's client is told it."""
-    if place == 0:
-        if refusal.reason == DropReason.SHED:
-            return replace(refusal, message="shed: overload: it could not have ended in time")
-        return refusal
-    message = f"stage {stage.name!r}: {refusal.message}"
-    if refusal.reason == RefusalReason.BAD_INPUT:
-        # Its input was made here: the client can do nothing about it.
-        return Refusal("INTERNAL", RefusalReason.FAILED, message)
-    return replace(refusal, message=message)

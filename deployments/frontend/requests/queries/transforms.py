@@ -12,8 +12,9 @@ from fermata.clients.wire.tensors import Array, RawTensor, add_input, from_array
 from fermata.deployments.frontend.inputs.reading import input_form, read_input
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.queries.parts import MadeInput, Origin, StageResult
-from fermata.deployments.models.pictures.boxes import as_corners
-from fermata.deployments.specs.pipelines import CropChoice, RowChoice, ServedStage
+from fermata.deployments.models.pictures.boxes import as_corners, numbers_of
+from fermata.deployments.models.pictures.quads import cut_quad
+from fermata.deployments.specs.pipelines import CropChoice, RowChoice, ServedStage, TurnChoice
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.user_code import import_function
 
@@ -35,6 +36,8 @@ def make_inputs(
             made = _crops(result, how.crop, model, origin)
         elif how.kind == "filter":
             made = [MadeInput(_read(model, row)) for row in _rows(result, how.rows)]
+        elif how.kind == "turn":
+            made = [MadeInput(_read(model, _turned(result, how.turn)), origin)]
         elif how.kind == "function":
             rows = _called(how.function)(result)
             made = [MadeInput(_read(model, row)) for row in _listed(how.function, rows)]
@@ -158,25 +161,46 @@ def _crops(
     rows = found if options.axis == "last" else np.moveaxis(found, 0, -1)
     if not rows.size:
         return []
-    scores = _column(result, choice.scores, rows, 4)
-    numbers = _column(result, choice.numbers, rows, 5)
-    corners = as_corners(rows[:, :4].astype(np.float64), options)
+    count = numbers_of(options)
+    scores = _column(result, choice.scores, rows, count)
+    numbers = _column(result, choice.numbers, rows, count + 1)
+    given = rows[:, :count].astype(np.float64)
+    corners = as_corners(given, options)
+    is_quad = options.format == "quad"
     left, top = (0.0, 0.0) if origin is None else origin.box[:2]
     made: list[MadeInput] = []
     for place in _best(scores, len(rows), choice.score_min, len(rows)):
         label = _label(result.model, numbers, place)
         if not _is_chosen(choice, numbers, place, label):
             continue
-        pixels = cut(result.picture, corners[place])
+        if is_quad:
+            pixels = cut_quad(result.picture, given[place])
+        else:
+            pixels = cut(result.picture, corners[place])
         if pixels is None:
             continue
         x, y, right, bottom = (float(each) for each in corners[place])
         where = x + left, y + top, right + left, bottom + top
         score = None if scores is None else float(scores[place])
-        made.append(MadeInput(_read(model, pixels), Origin(where, label, score)))
+        quad = tuple((given[place] + np.array((left, top) * 4)).tolist()) if is_quad else ()
+        made.append(MadeInput(_read(model, pixels), Origin(where, label, score, quad)))
         if len(made) == choice.top_k:
             break
     return made
+
+
+def _turned(result: StageResult, choice: TurnChoice) -> Array:
+    """The picture that a stage was given, turned upright where the stage is sure of its degrees."""
+    outputs = result.outputs
+    name = choice.scores or next(iter(outputs))
+    if name not in outputs:
+        raise BadRequestError(f"{result.stage} gave no output {name!r}")
+    scores, labels = outputs[name].reshape(-1), result.model.labels
+    if len(scores) != len(labels):
+        raise BadRequestError(f"{name} has {len(scores)} scores for {len(labels)} classes")
+    best = int(np.argmax(scores))
+    quarters = int(labels[best]) // 90 if scores[best] >= choice.score_min else 0
+    return np.ascontiguousarray(np.rot90(result.picture, quarters))
 
 
 def _column(result: StageResult, name: str, rows: Array, place: int) -> Array | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
-from fermata.deployments.frontend.requests.observers import RequestObserver
+from fermata.deployments.frontend.requests.observers import QueryObserver, RequestObserver
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.router.links.messages import Fetch, Result
 
@@ -67,12 +67,14 @@ class RequestTrace:
         "batch",
         "context",
         "fetched_at_ns",
+        "kind",
         "payload_at_ns",
         "result_at_ns",
     )
 
-    def __init__(self, now_ns: int, application: str, context: TraceContext) -> None:
+    def __init__(self, now_ns: int, application: str, context: TraceContext, kind: int) -> None:
         self.application = application
+        self.kind = kind
         self.context = context
         self.arrived_at_ns = now_ns
         self.payload_at_ns = 0
@@ -97,18 +99,33 @@ class Tracer(RequestObserver):
     def begin(
         self, now_ns: int, rid: int, terms: RequestTerms, traceparent: str, called: str = ""
     ) -> None:
-        """Trace the request if its caller asks for it, or by chance."""
+        """Trace the request if its caller asks for it, or by chance; one of a query, where that
+        is traced."""
+        if terms.part is None:
+            context = self.choose(traceparent)
+        else:
+            context = read_traceparent(traceparent)
+            if context is not None and not context.sampled:
+                context = None
+        if context is not None and len(self.open) < self.open_max:
+            kind = SERVER if terms.part is None else INTERNAL
+            self.open[rid] = RequestTrace(now_ns, terms.application, context, kind)
+
+    def choose(self, traceparent: str) -> TraceContext | None:
+        """The trace of something new that came with this; None: it is not traced."""
         context = read_traceparent(traceparent) if traceparent else None
         wanted = context is not None and context.sampled
         if not wanted and self.rng.random() >= self.share:
-            return
-        if len(self.open) < self.open_max:
-            if context is None:
-                context = TraceContext(self._identity(32), "", True)
-            self.open[rid] = RequestTrace(now_ns, terms.application, context)
+            return None
+        return context or TraceContext(self.identity(32), "", True)
 
-    def _identity(self, digits: int) -> str:
+    def identity(self, digits: int) -> str:
+        """A new identity of a trace or a span."""
         return f"{self.rng.getrandbits(4 * digits) or 1:0{digits}x}"
+
+    def begin_query(self, now_ns: int, pipeline: str, traceparent: str) -> "QueryTrace | None":
+        context = self.choose(traceparent)
+        return None if context is None else QueryTrace(self, now_ns, pipeline, context)
 
     def on_payload(self, now_ns: int, rid: int) -> None:
         trace = self.open.get(rid)
@@ -149,7 +166,7 @@ class Tracer(RequestObserver):
         if trace.backend >= 0:
             about["fermata.backend"] = trace.backend
             about["fermata.batch"] = trace.batch
-        root = self._identity(16)
+        root = self.identity(16)
         parent, trace_id = trace.context.parent_id, trace.context.trace_id
         found = [
             Span(
@@ -160,15 +177,50 @@ class Tracer(RequestObserver):
                 trace.arrived_at_ns,
                 now_ns,
                 about,
-                SERVER,
+                trace.kind,
                 failed,
             )
         ]
         for name, start_ns, end_ns in _stages(now_ns, trace, outcome):
             if start_ns < end_ns:
-                own = self._identity(16)
+                own = self.identity(16)
                 found.append(Span(trace_id, own, root, name, start_ns, end_ns, about))
         return found
+
+
+class QueryTrace(QueryObserver):
+    """One sampled query, until it ends: a span above those of its stages' requests."""
+
+    def __init__(self, tracer: Tracer, now_ns: int, pipeline: str, context: TraceContext) -> None:
+        self.tracer = tracer
+        self.context = context
+        self.arrived_at_ns = now_ns
+        self.span_id = tracer.identity(16)
+        self.about: dict[str, int | str] = {"fermata.application": pipeline}
+        self.traceparent = f"00-{context.trace_id}-{self.span_id}-{SAMPLED:02x}"
+
+    def worked(self, name: str, stage: str, start_ns: int, end_ns: int) -> None:
+        about = {**self.about, "fermata.stage": stage} if stage else self.about
+        own, trace_id = self.tracer.identity(16), self.context.trace_id
+        span = Span(trace_id, own, self.span_id, name, start_ns, end_ns, about)
+        self.tracer.spans.append(span)
+
+    def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
+        failed = outcome.reason if isinstance(outcome, Refusal) else ""
+        about, context = {**self.about, "fermata.request": rid}, self.context
+        self.tracer.spans.append(
+            Span(
+                context.trace_id,
+                self.span_id,
+                context.parent_id,
+                "query",
+                self.arrived_at_ns,
+                now_ns,
+                about,
+                SERVER,
+                failed,
+            )
+        )
 
 
 def _stages(now_ns: int, trace: RequestTrace, outcome: Outcome) -> Iterable[tuple[str, int, int]]:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from fermata.fault_simulator.run import RunResult, run_lasting, run_seed, run_sequences
+from fermata.fault_simulator.run import run_lasting, run_pipelines, run_seed, run_sequences
+from fermata.fault_simulator.story import RunResult
 from fermata.fault_simulator.sub_clusters.run import run_sub_clusters
 
 SEEDS_EACH = 8
@@ -21,6 +22,15 @@ class Play(Protocol):
     def __call__(self, seed: int, *, tell: bool = False) -> RunResult: ...
 
 
+STORIES: dict[str, tuple[Play, str]] = {
+    "lasting": (run_lasting, "faults never end, and the rest must serve"),
+    "sequences": (run_sequences, "some requests share a state with others"),
+    "sub-clusters": (run_sub_clusters, "two routers, and applications that move"),
+    "pipelines": (run_pipelines, "some requests are queries of several stages"),
+}
+"""Stories other than the usual one, each with an option of its name."""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fermata.fault_simulator", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this seed and print its events")
@@ -28,25 +38,18 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="number of seeds; the default is as many as fit")
     parser.add_argument("--seconds", type=float, default=60.0, help="time limit in seconds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument(
-        "--lasting", action="store_true", help="faults never end, and the rest must serve"
-    )
-    parser.add_argument(
-        "--sequences", action="store_true", help="some requests share a state with others"
-    )
-    parser.add_argument(
-        "--sub-clusters", action="store_true", help="two routers, and applications that move"
-    )
+    stories = parser.add_mutually_exclusive_group()
+    for name, (_, told) in STORIES.items():
+        stories.add_argument(f"--{name}", action="store_const", const=name, dest="story", help=told)
     given = parser.parse_args()
-    play: Play = run_lasting if given.lasting else run_sequences if given.sequences else run_seed
-    if given.sub_clusters:
-        play = run_sub_clusters
+    play: Play = STORIES[given.story][0] if given.story else run_seed
     if given.seed is not None:
         story = play(given.seed, tell=True)
         print("\n".join(story.said))
         print(describe(story))
         return 1 if story.broken else 0
-    return fuzz(play, given.first, given.count, given.seconds, given.jobs)
+    replay = f"--{given.story} --seed" if given.story else "--seed"
+    return fuzz(play, replay, given.first, given.count, given.seconds, given.jobs)
 
 
 def describe(story: RunResult) -> str:
@@ -56,7 +59,12 @@ def describe(story: RunResult) -> str:
 
 
 def fuzz(
-    play: Callable[[int], RunResult], first: int, count: int | None, seconds: float, jobs: int
+    play: Callable[[int], RunResult],
+    replay: str,
+    first: int,
+    count: int | None,
+    seconds: float,
+    jobs: int,
 ) -> int:
     """Play seeds in order; returns 1 if one of them broke something."""
     until_s = time.monotonic() + seconds
@@ -72,7 +80,7 @@ def fuzz(
                     broken += 1
                     print(describe(story))
                     print(
-                        f"replay with: python -m fermata.fault_simulator --seed {story.seed}",
+                        f"replay with: python -m fermata.fault_simulator {replay} {story.seed}",
                         flush=True,
                     )
             seed = some.stop

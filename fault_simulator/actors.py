@@ -162,3 +162,10 @@ class Handle:
             return await self.actor.call(self.caller, name, *given)
 
         return call
+
+
+def end_actor(named: list[SimulatedActor | None], actor: SimulatedActor) -> None:
+    """End an actor; its name is free from now on."""
+    if named[actor.seat] is actor:
+        named[actor.seat] = None
+    actor.end()

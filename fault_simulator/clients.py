@@ -53,6 +53,8 @@ class SimulatedClients:
         self.world = world
         self.on_failed = on_failed
         self.on_refused: Callable[[Sent, Refusal], None] = lambda sent, refusal: None
+        self.judge_query: Callable[[Sent, Outcome], None] = lambda sent, outcome: None
+        """Looks at the answers of pipelines."""
         self.ledger: list[Sent] = []
         self.open: dict[int, Sent] = {}
         """By number: no answer yet."""
@@ -119,11 +121,13 @@ class SimulatedClients:
         if len(sent.outcomes) > 1:
             self.broken(f"request {sent.number} was answered twice: {sent.outcomes}")
         self.open.pop(sent.number, None)
-        if isinstance(outcome, Result):
+        if sent.model.pipeline is not None:
+            self.judge_query(sent, outcome)
+        elif isinstance(outcome, Result):
             value = int(np.frombuffer(outcome.tensors[0][3], np.int64)[0])
             if value != sent.number:
                 self.broken(f"request {sent.number} got the answer of {value}")
-        else:
+        if isinstance(outcome, Refusal):
             self.on_refused(sent, outcome)
             if outcome.reason == RefusalReason.FAILED:
                 self.on_failed(sent)

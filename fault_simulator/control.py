@@ -12,7 +12,7 @@ from fermata.deployments.config.resolve import known_profiles
 from fermata.deployments.control.cluster import Cluster, Router
 from fermata.deployments.control.control_plane import ControlPlaneCore
 from fermata.deployments.control.leader_client import within
-from fermata.fault_simulator.actors import Handle, RpcConditions, SimulatedActor
+from fermata.fault_simulator.actors import Handle, RpcConditions, SimulatedActor, end_actor
 from fermata.fault_simulator.processes import KIND, BackendHost
 from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop, new_process
 from fermata.foundation.errors import NoAnswerError
@@ -75,7 +75,6 @@ class ClusterParts(Protocol):
     @property
     def backends_there(self) -> int: ...
     def create_router(self, seat: int, plan: RouterConfig, mark: str) -> SimulatedActor: ...
-    def end_router(self, actor: SimulatedActor) -> None: ...
 
 
 class ControlProcess(Protocol):
@@ -120,21 +119,26 @@ class SeenCluster:
             raise InvariantViolationError(
                 f"{self.loop.name} ends a router that it should have adopted"
             )
-        self.system.end_router(actor)
+        end_actor(self.system.named, actor)
 
     async def solve(self, problem: Problem, seconds: float) -> Plan:
         """Any plan with as many models together as backends have room for."""
         await self.system.weather.answers()
         await asyncio.sleep(self.loop.rng.random() * seconds)
-        names = [model.name for model in problem.models]
+        names, places = [model.name for model in problem.models], len(problem.sub_clusters)
+        if len(names) > self.system.room * places:
+            raise NoAnswerError(f"{len(names)} models have no room in {places} sub-clusters")
         while True:
-            home = {name: self.loop.rng.randrange(len(problem.sub_clusters)) for name in names}
+            home = {name: self.loop.rng.randrange(places) for name in names}
             if max(Counter(home.values()).values()) <= self.system.room:
                 return Plan(home)
 
     async def backends_there(self) -> int:
         await self.system.weather.answers()
         return self.system.backends_there
+
+    async def backends_here(self) -> int:
+        return await self.backends_there()
 
     async def is_followed(self) -> bool:
         try:

@@ -60,6 +60,7 @@ def deployment(
     scaled: bool,
     placed: bool = False,
     more: tuple[JsonObject, ...] = (),
+    pipelines: tuple[JsonObject, ...] = (),
 ) -> DeploymentConfig:
     """`more` are entries of further applications."""
     policy, options = draw_policy(rng, placed)
@@ -87,6 +88,7 @@ def deployment(
     document: JsonObject = {
         "name": "world",
         "applications": [*applications, *more],
+        "pipelines": list(pipelines),
         "backend": {"count": backends, "device": "emulated"},
         "router": {"policy": policy, "policy_options": options, "standby": standby},
         "autoscaler": scaling if scaled else None,

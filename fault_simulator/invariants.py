@@ -12,7 +12,7 @@ from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop
 from fermata.foundation.units import ms, seconds
 from fermata.router.core.events import Dispatch
-from fermata.router.core.matching.rank import RULES
+from fermata.router.core.matching.matcher import RULES
 from fermata.router.links.messages import FleetStatus
 from fermata.router.live.driver import LiveRouter
 
@@ -91,21 +91,27 @@ class Invariants:
         given_up = self.given_up.setdefault(live.term, set())
         for backend in set(live.supervisor.given_up) - given_up:
             given_up.add(backend)
-            if backend not in self.system.excused and not self._has_hung(backend):
+            if backend not in self.system.harm.excused and not self._has_hung(backend):
                 raise InvariantViolationError(
                     f"backend {backend} was given up, and nothing was wrong with it"
                 )
 
     def _has_hung(self, backend: int) -> bool:
         """Whether an input has hung a backend of this number."""
-        hosts = [each for each in self.hosts.values() if isinstance(each, BackendHost)]
-        known = [each for each in hosts if each.process.settings.number == backend]
-        return any(each.machine.hung_on for each in known)
+        return any(
+            host.machine.hung_on
+            for host in self._backend_hosts()
+            if host.process.settings.number == backend
+        )
+
+    def _backend_hosts(self) -> list[BackendHost]:
+        """Every backend that has ever been."""
+        return [each for each in self.hosts.values() if isinstance(each, BackendHost)]
 
     def _check_ejected(self, live: LiveRouter) -> None:
         """Only a backend that itself has failed may be ejected: no input's fault is its own."""
         ejected = live.supervisor.outliers.ejected
-        if ejected and (innocent := ejected.keys() - self.system.failed):
+        if ejected and (innocent := ejected.keys() - self.system.harm.failed):
             raise InvariantViolationError(
                 f"backends {sorted(innocent)} were ejected and had not failed"
             )
@@ -130,11 +136,17 @@ class Invariants:
         world.after(LOOK_NS, self._tick)
 
     def _check_hanging_inputs(self) -> None:
-        """An input that hangs a backend is not given to another one, router changes aside."""
+        """An input that hangs a backend is not given to another one, router changes aside, nor
+        backends that were lost for a fault of their own before they were found to hang."""
         system = self.system
-        if not system.hanging or len(system.routers) > len(system.seats):
+        if not system.harm.hanging or len(system.routers) > len(system.seats):
             return
-        met = Counter(each for machine in system.machines for each in machine.hung_on)
+        met = Counter(
+            number
+            for host in self._backend_hosts()
+            if host.process.settings.number not in system.harm.excused
+            for number in host.machine.hung_on
+        )
         for number, count in met.items():
             if count > 1:
                 raise InvariantViolationError(f"request {number} has hung {count} backends")
@@ -212,8 +224,10 @@ class Invariants:
                 )
         for backend in system.backend_hosts():
             process = backend.process
-            # One that tries to reach a frontend whose machine is gone does so for a while.
-            busy = process.tasks and not process.frontends.unreachable
+            # One that tries to reach a frontend whose machine is gone does so for a while, and
+            # models are loaded beside the batches.
+            working = len(process.tasks) > len(process.variants.loading)
+            busy = working and not process.frontends.unreachable
             if process.pipeline.jobs or busy or not process.pipeline.announced:
                 raise InvariantViolationError(
                     f"{backend.loop.name} is not free: {process.pipeline.jobs}"

@@ -168,7 +168,8 @@ class FrontendHost:
         """As `FrontendProcess.stop`: drain, then end."""
         self.draining = True
         self.hub.table.on_drain()
-        while self.hub.table.entries:
+        # A query has no request of its own while the inputs of its next stage are made.
+        while self.hub.table.entries or self.hub.driver.queries.queries:
             await asyncio.sleep(0.01)
         self.hub.driver.close()
         await self.undo.aclose()
@@ -276,6 +277,8 @@ class VirtualExecutor:
     ) -> None:
         world = self.loop.world
         if self.machine.poison == job.run.variant:
+            # It was not found to hang.
+            self.machine.hung_on.clear()
             self.on_crash()
             return
         if self.machine.hangs or self.hung:

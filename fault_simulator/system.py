@@ -1,4 +1,4 @@
-"""The whole system in one world: who runs, who is gone, and who is about to come."""
+"""The whole system in one world: its processes, and how the cluster starts and replaces them."""
 
 import random
 from collections.abc import Callable
@@ -12,12 +12,13 @@ from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedAc
 from fermata.fault_simulator.clients import Sent, SimulatedClients
 from fermata.fault_simulator.control import ControlHost, Controller
 from fermata.fault_simulator.deployment import ENCODED, PLAIN, TABLES, Tables, deployment
+from fermata.fault_simulator.harm import Harm
 from fermata.fault_simulator.network import SimulatedNetwork
+from fermata.fault_simulator.pipelines import stages
 from fermata.fault_simulator.processes import (
     LINKS,
     BackendHost,
     FrontendHost,
-    Machine,
     RouterHost,
 )
 from fermata.fault_simulator.sequences.steps import (
@@ -44,17 +45,11 @@ RESTART_NS = ms(1400)
 REPLACE_NS = ms(4000)
 GRACE_NS = seconds(20)
 """For a process that is to end, to do so by itself."""
-SETTLE_NS = seconds(75)
-"""From the end of the last fault until all must be well: a replacement, and a few attempts to
-reach everyone; a model that was in quarantine takes longest."""
-LOOK_NS = ms(100)
 HEALTH_NS = seconds(1)
 OUTDATED = 0.2
 """Delay of look-ups of the router's address."""
 NUMBER_BITS = 6
 """Few, so that two processes often want the same number."""
-REST_NS = seconds(3)
-"""For backends that try to reach a frontend, or have given up just now."""
 
 
 def drawn(rng: random.Random, given: bool | None) -> bool:
@@ -62,25 +57,7 @@ def drawn(rng: random.Random, given: bool | None) -> bool:
     return rng.random() < 0.5 if given is None else given
 
 
-class Harm:
-    """Faults that are under way, and the processes that they have touched."""
-
-    def __init__(self) -> None:
-        self.poison = ""
-        """A variant that kills whatever process runs it."""
-        self.bad_inputs = 0
-        """Requests whose number this divides fail wherever they run; 0: none."""
-        self.hanging: set[int] = set()
-        """Requests that hang whatever backend runs them."""
-        self.machines: list[Machine] = []
-        """Accelerators of all backends that there ever were."""
-        self.failed: set[int] = set()
-        """Backends that have failed through a fault of their own: they may be ejected."""
-        self.excused: set[int] = set()
-        """Backends to which something has happened: they may be taken for hung."""
-
-
-class SimulatedDeployment(Harm):
+class SimulatedDeployment:
     """Everything that runs, and the ledger."""
 
     def __init__(
@@ -95,19 +72,25 @@ class SimulatedDeployment(Harm):
         links: LinkOptions = LINKS,
         spared: bool = False,
         sequences: bool = False,
+        pipelines: bool = False,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides. `placed`: two sub-clusters, where it does not. `spared`:
-        backends have spares. `sequences`: there is a model with a state, too."""
-        super().__init__()
+        backends have spares. `sequences`: there is a model with a state, too. `pipelines`: there
+        are some, and models for their stages."""
         self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
         self.standby, self.scaled = drawn(self.rng, standby), drawn(self.rng, scaled)
         self.room = world.rng("placement").randint(1, 2) if placed and not self.scaled else 0
         """Models that a backend has room for; 0: it holds all of them."""
         placed = self.room > 0
-        self.sequences, more = sequences, (STEPS_ENTRY,) if sequences else ()
-        self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed, more)
+        self.sequences, self.pipelines = sequences, pipelines
+        more = (STEPS_ENTRY,) if sequences else stages.STAGE_ENTRIES if pipelines else ()
+        self.deployment = deployment(
+            *(self.rng, backends, self.standby, self.scaled, placed, more),
+            pipelines=stages.PIPELINES if pipelines else (),
+        )
+        self.harm = Harm()
         self.mark = "first"
         """Version of the code and configuration that the cluster is to run."""
         self.weather = RpcConditions(world.rng("weather"))
@@ -191,7 +174,10 @@ class SimulatedDeployment(Harm):
     @property
     def tables(self) -> Tables:
         """Run times of its models."""
-        return TABLES[self.scaled] | ({STEPS_VARIANT: TABLE} if self.sequences else {})
+        more = {STEPS_VARIANT: TABLE} if self.sequences else {}
+        if self.pipelines:
+            more |= dict.fromkeys(stages.STAGE_VARIANTS, stages.TABLE)
+        return TABLES[self.scaled] | more
 
     # Processes
 
@@ -215,11 +201,6 @@ class SimulatedDeployment(Harm):
         self.named[seat] = actor
         self._start_later(self.rng.randrange(self.begin_ns), partial(self.start_router, actor))
         return actor
-
-    def end_router(self, actor: SimulatedActor) -> None:
-        if self.named[actor.seat] is actor:
-            self.named[actor.seat] = None
-        actor.end()
 
     def start_router(self, actor: SimulatedActor) -> None:
         if actor.ended:
@@ -261,7 +242,9 @@ class SimulatedDeployment(Harm):
         options = FrontendOptions(
             number, link_host="world", node="world", shared_memory=False, links=self.links
         )
-        models = (PLAIN, ENCODED, STEPS) if self.sequences else (PLAIN, ENCODED)
+        models = [PLAIN, ENCODED, *((STEPS,) if self.sequences else ())]
+        if self.pipelines:
+            models += [*stages.STAGE_MODELS, *stages.query_models(self.deployment).values()]
         host = FrontendHost(self.world, name, options, Registry.of(models), self.resolvers)
         self.frontends.append(host)
         self._started(host)
@@ -286,10 +269,7 @@ class SimulatedDeployment(Harm):
             *(self.lose_backend, self.room, self.links),
             extra=steps_runners() if self.sequences else None,
         )
-        host.machine.poison = self.poison
-        host.machine.bad_inputs = self.bad_inputs
-        host.machine.hanging = self.hanging
-        self.machines.append(host.machine)
+        self.harm.add(host.machine)
         self._started(host)
         return host
 
@@ -429,47 +409,12 @@ class SimulatedDeployment(Harm):
         self.starting += 1
         self.world.after(wait_ns, now)
 
-    # Peace
-
-    def settle(self, rest_ns: int = REST_NS) -> None:
-        """Play on until everyone has found everyone, and what came last has ended."""
-        world, give_up_at_ns = self.world, self.world.now_ns + SETTLE_NS
-        while not self._whole() and world.now_ns < give_up_at_ns:
-            world.run_until(world.now_ns + LOOK_NS)
-        world.run_until(world.now_ns + rest_ns)
-
-    def _whole(self) -> bool:
-        live = self.router.live if self.router is not None else None
-        if self.starting or live is None or not self.controlled():
-            return False
-        if live.fleet.availability.quarantined or live.supervisor.outliers.ejected:
-            return False
-        if not all(each is not None and self._seated(each) for each in self.seats):
-            return False
-        linked = all(
-            each.process.pipeline.announced and not each.machine.hangs and not each.machine.hung_on
-            for each in self.backend_hosts()
-        )
-        return (
-            linked
-            and (self.spares is None or self.spares.whole())
-            and not live.fleet.availability.not_loaded(live.fleet.serving())
-            and sorted(live.fleet.backends) == self.backend_numbers()
-            and sorted(live.fleet.frontends) == self.frontend_numbers()
-        )
-
     def backend_numbers(self) -> list[int]:
         serving = self.backends if self.spares is None else self.spares.holders()
         return sorted(each.process.settings.number for each in serving)
 
     def frontend_numbers(self) -> list[int]:
         return sorted(each.hub.options.number for each in self.frontends)
-
-    def _seated(self, host: RouterHost) -> bool:
-        """It leads and is the only one, or watches the one that does."""
-        # One whose loop hangs has not been missed yet.
-        here = host.live is not None and not host.loop.held
-        return here and (host is self.router or host.watched)
 
     def controlled(self) -> bool:
         """The control plane is up, the routers are its own, and idle backends have gone."""

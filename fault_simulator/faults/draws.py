@@ -53,7 +53,7 @@ class Draws:
         if not here:
             return None
         host = self.rng.choice(here)
-        self.system.excused.add(host.process.settings.number)
+        self.system.harm.excused.add(host.process.settings.number)
         return host
 
     def frontend(self) -> FrontendHost | None:
@@ -64,7 +64,7 @@ class Draws:
 
     def excuse_all(self) -> None:
         hosts = self.system.backend_hosts()
-        self.system.excused.update(each.process.settings.number for each in hosts)
+        self.system.harm.excused.update(each.process.settings.number for each in hosts)
 
     def host(self) -> Host | None:
         kind = self.rng.randrange(4)

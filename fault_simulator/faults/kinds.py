@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from fermata.fault_simulator.actors import end_actor
 from fermata.fault_simulator.control import ControlHost, Controller
 from fermata.fault_simulator.faults.draws import Draws
 from fermata.fault_simulator.processes import LINKS, BackendHost, RouterHost
@@ -125,7 +126,7 @@ def _failing(at_once: bool) -> Callable[[Draws], Heal | None]:
             return None
         machine = host.machine
         machine.fails, machine.at_once = True, at_once
-        draws.system.failed.add(host.process.settings.number)
+        draws.system.harm.failed.add(host.process.settings.number)
 
         def heal() -> None:
             machine.fails = False
@@ -135,24 +136,32 @@ def _failing(at_once: bool) -> Callable[[Draws], Heal | None]:
     return play
 
 
-def _unusable(draws: Draws) -> None:
+def _unusable(draws: Draws) -> Heal | None:
     """An error that an accelerator's process does not recover from."""
-    host = draws.backend()
-    if host is not None:
-        host.machine.unusable = "RuntimeError: an illegal memory access was encountered"
-        host.machine.at_once = draws.rng.random() < 0.5
-        draws.system.failed.add(host.process.settings.number)
+    host, system = draws.backend(), draws.system
+    if host is None:
+        return None
+    host.machine.unusable = "RuntimeError: an illegal memory access was encountered"
+    host.machine.at_once = draws.rng.random() < 0.5
+    system.harm.failed.add(host.process.settings.number)
+
+    def heal() -> None:
+        # Where no batch has met the error, one would when all should be well.
+        if not host.process.unusable:
+            system.lose_backend(host)
+
+    return heal
 
 
 def _bad_inputs(draws: Draws) -> Heal:
     """A client whose inputs a model cannot take, whatever backend runs it."""
     system = draws.system
-    system.bad_inputs = draws.rng.choice((2, 5, 10))
+    system.harm.bad_inputs = draws.rng.choice((2, 5, 10))
     for host in system.backend_hosts():
-        host.machine.bad_inputs = system.bad_inputs
+        host.machine.bad_inputs = system.harm.bad_inputs
 
     def heal() -> None:
-        system.bad_inputs = 0
+        system.harm.bad_inputs = 0
         for host in system.backend_hosts():
             host.machine.bad_inputs = 0
 
@@ -167,13 +176,13 @@ def _hanging_input(draws: Draws) -> Heal:
     """An input that hangs whatever backend runs it."""
     system = draws.system
     number = len(system.clients.ledger) + draws.rng.randrange(20)
-    system.hanging.add(number)
+    system.harm.hanging.add(number)
     # Those that may run with it as well: they too would be there to be tried again.
     system.clients.patient.update(range(number - NEIGHBOURS, number + NEIGHBOURS + 1))
 
     def heal() -> None:
-        if not any(number in machine.hung_on for machine in system.machines):
-            system.hanging.discard(number)
+        if not any(number in machine.hung_on for machine in system.harm.machines):
+            system.harm.hanging.discard(number)
 
     return heal
 
@@ -234,12 +243,12 @@ def _hang_for_ever(draws: Draws) -> Heal | None:
 def _poison(draws: Draws) -> Heal:
     """A model that kills every process that runs it."""
     system = draws.system
-    system.poison = draws.rng.choice(sorted(system.tables))
+    system.harm.poison = draws.rng.choice(sorted(system.tables))
     for host in system.backend_hosts():
-        host.machine.poison = system.poison
+        host.machine.poison = system.harm.poison
 
     def heal() -> None:
-        system.poison = ""
+        system.harm.poison = ""
         for host in system.backend_hosts():
             host.machine.poison = ""
 
@@ -307,7 +316,7 @@ def _end_router(draws: Draws) -> None:
     draws.excuse_all()
     here = [each for each in draws.system.named if each is not None]
     if here:
-        draws.system.end_router(draws.rng.choice(here))
+        end_actor(draws.system.named, draws.rng.choice(here))
 
 
 def _slow_cluster(draws: Draws) -> Heal:

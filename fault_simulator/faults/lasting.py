@@ -63,7 +63,7 @@ def _slow(faults: LastingFaults, backend: BackendHost) -> None:
 def _fail(at_once: bool) -> Callable[[LastingFaults, BackendHost], None]:
     def play(faults: LastingFaults, backend: BackendHost) -> None:
         backend.machine.fails, backend.machine.at_once = True, at_once
-        faults.system.failed.add(backend.process.settings.number)
+        faults.system.harm.failed.add(backend.process.settings.number)
 
     return play
 

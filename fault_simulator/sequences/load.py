@@ -93,32 +93,33 @@ class SequenceClient:
 class SequenceClients:
     """Clients with sequences, beside the load of others."""
 
-    def __init__(self, clients: SimulatedClients, rng: random.Random, count: int) -> None:
-        self.clients = clients
+    def __init__(self, system: SimulatedDeployment, rng: random.Random, count: int) -> None:
+        self.system = system
         self.rng = rng
-        self.each = [SequenceClient(clients, 1 + key, rng) for key in range(count)]
+        self.each = [SequenceClient(system.clients, 1 + key, rng) for key in range(count)]
 
-    def load(self, system: SimulatedDeployment, from_ns: int, to_ns: int, rate: float) -> None:
+    def load(self, from_ns: int, to_ns: int, rate: float) -> None:
         """Steps at random."""
         at_ns = from_ns + int(self.rng.expovariate(rate) * SECOND)
         while at_ns < to_ns:
-            system.world.enter(at_ns, lambda: self._send(system))
+            self.system.world.enter(at_ns, self._send)
             at_ns += int(self.rng.expovariate(rate) * SECOND)
 
-    def _send(self, system: SimulatedDeployment) -> None:
-        up = [each for each in system.frontends if each.up and not each.draining]
+    def _send(self) -> None:
+        up = [each for each in self.system.frontends if each.up and not each.draining]
         if up:
             self.rng.choice(self.each).send(up)
 
-    def probe(self, system: SimulatedDeployment) -> list[Sent]:
+    def probe(self) -> list[Sent]:
         """A whole sequence of each client, and of one more on each frontend."""
         self.judge()
         found: list[Sent] = []
+        clients, frontends = self.system.clients, self.system.frontends
         for key in range(1, len(self.each) + 2):
-            frontend = system.frontends[key % len(system.frontends)]
+            frontend = frontends[key % len(frontends)]
             for place in range(3):
                 step = SequenceStep(key, place == 0, place == 2)
-                found.append(self.clients.send(STEPS, frontend, step))
+                found.append(clients.send(STEPS, frontend, step))
         return found
 
     def judge(self) -> None:

@@ -3,9 +3,8 @@
 from collections import Counter
 from functools import partial
 
-from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.clients import Sent
-from fermata.fault_simulator.run import RunResult
+from fermata.fault_simulator.story import RunResult, broken_by, ended
 from fermata.fault_simulator.sub_clusters.system import COUNT, MODELS, NAMES, SeveralDeployment
 from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import SECOND, ms, seconds
@@ -96,16 +95,8 @@ def run_sub_clusters(seed: int, kinds: tuple[str, ...] = (), tell: bool = False)
         _check_served(probes)
         system.world.say("homes that were seen:", sorted(moves))
 
-    broken = ""
-    try:
-        story()
-    except InvariantViolationError as error:
-        broken = str(error)
-    except Exception as error:
-        # Nobody catches it in production either; the other seeds are played all the same.
-        broken = f"{type(error).__name__}: {error}"
-    broken = broken or next(iter(world.trouble), "")
-    outcomes = Counter(_ended(each) for each in system.clients.ledger)
+    broken = broken_by(world, story)
+    outcomes = Counter(ended(each) for each in system.clients.ledger)
     outcomes["homes seen"] = len(moves)
     return RunResult(seed, broken, dict(outcomes), world.sequence, world.said or [])
 
@@ -122,29 +113,22 @@ def _kill_backend(system: SeveralDeployment, excuses: Excuses, number: int) -> N
         system.parts[number].lose_backend(backends[0])
 
 
-def _ended(sent: Sent) -> str:
-    if not sent.outcomes:
-        return "unanswered"
-    outcome = sent.outcomes[0]
-    return outcome.reason if isinstance(outcome, Refusal) else "served"
-
-
 def _judge(system: SeveralDeployment, excuses: Excuses) -> None:
     """Every request has one answer, and only those are refused that a death has touched."""
     for sent in system.clients.ledger:
-        ended = _ended(sent)
-        if ended == "unanswered":
+        end = ended(sent)
+        if end == "unanswered":
             raise InvariantViolationError(f"request {sent.number} has no answer")
-        if ended != "served" and not excuses.excuses(sent):
+        if end != "served" and not excuses.excuses(sent):
             raise InvariantViolationError(
-                f"request {sent.number} of {sent.model.name} ended as {ended}, "
+                f"request {sent.number} of {sent.model.name} ended as {end}, "
                 "though nothing had happened to its sub-cluster"
             )
 
 
 def _check_served(probes: list[Sent]) -> None:
     """All is served again."""
-    refused = [f"{each.model.name}: {_ended(each)}" for each in probes if _ended(each) != "served"]
+    refused = [f"{each.model.name}: {ended(each)}" for each in probes if ended(each) != "served"]
     if refused:
         raise InvariantViolationError(f"probes were refused: {', '.join(refused)}")
 

@@ -106,11 +106,6 @@ class SimulatedSubCluster:
         self.world.after(wait_ns, partial(self.start_router, actor))
         return actor
 
-    def end_router(self, actor: SimulatedActor) -> None:
-        if self.named[actor.seat] is actor:
-            self.named[actor.seat] = None
-        actor.end()
-
     def start_router(self, actor: SimulatedActor) -> None:
         if actor.ended:
             return

@@ -1,0 +1,1 @@
+"""Pipelines under simulated faults: their stages, and clients that send queries."""

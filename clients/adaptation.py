@@ -1,7 +1,7 @@
 """A client that follows its network: what it sends, what it says of itself, what it hears."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,10 @@ CROP_MARGIN = 32
 """With `fit: centre` a model of side s sees s / (s + 32) of the shorter side."""
 
 
+Encoder = Callable[[npt.NDArray[np.uint8], int, int], tuple[bytes, float]]
+"""Makes a JPEG of a frame, of this longer side and quality; returns how much it shrank too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sized:
     """A frame as it is sent."""
@@ -30,6 +34,23 @@ class Sized:
     """Its side as the model's fit counts it; 0 where it was sent as it came."""
     scale: float
     """Pixels of the frame as it was, for each pixel sent."""
+
+
+def shrink(frame: npt.NDArray[np.uint8], side: int) -> tuple[npt.NDArray[np.uint8], float]:
+    """The frame with its longer side at most this, its shape kept; and by how much it shrank."""
+    height, width = frame.shape[:2]
+    longer = max(height, width)
+    if longer <= side:
+        return frame, 1.0
+    size = (max(1, round(width * side / longer)), max(1, round(height * side / longer)))
+    small = Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR)
+    return np.asarray(small), longer / side
+
+
+def shrunk_jpeg(frame: npt.NDArray[np.uint8], side: int, quality: int) -> tuple[bytes, float]:
+    """A JPEG of the frame made smaller, and by how much it shrank."""
+    small, scale = shrink(frame, side)
+    return encode_jpeg(small, quality), scale
 
 
 class Adaptation:
@@ -42,7 +63,9 @@ class Adaptation:
         sides: tuple[int, ...],
         quality: int,
         fit: str = "whole",
+        encoder: Encoder = shrunk_jpeg,
     ) -> None:
+        self.encoder = encoder
         self.quality = quality
         self.fit = fit
         self.source_size = 0
@@ -58,8 +81,7 @@ class Adaptation:
             self.source_size = side_of(frame, self.fit)
             self.uplink.sizer.side_max = self.source_size
             side = self.uplink.choose_side(now_ns)
-        small, scale = shrink(frame, longer_side(frame, side, self.fit))
-        data = encode_jpeg(small, self.quality)
+        data, scale = self.encoder(frame, longer_side(frame, side, self.fit), self.quality)
         with self.lock:
             self.uplink.on_encoded(side, 8 * len(data))
         return Sized(data, side, scale)
@@ -132,17 +154,6 @@ def side_of(frame: npt.NDArray[np.uint8], fit: str) -> int:
 def _sides(frame: npt.NDArray[np.uint8]) -> tuple[int, int]:
     height, width = frame.shape[:2]
     return int(height), int(width)
-
-
-def shrink(frame: npt.NDArray[np.uint8], side: int) -> tuple[npt.NDArray[np.uint8], float]:
-    """The frame with its longer side at most this, its shape kept; and by how much it shrank."""
-    height, width = frame.shape[:2]
-    longer = max(height, width)
-    if longer <= side:
-        return frame, 1.0
-    size = (max(1, round(width * side / longer)), max(1, round(height * side / longer)))
-    small = Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR)
-    return np.asarray(small), longer / side
 
 
 def original_boxes(given: npt.NDArray[Any], scale: float, axis: str = "last") -> npt.NDArray[Any]:

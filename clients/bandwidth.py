@@ -3,12 +3,13 @@
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 SECOND_NS = 1_000_000_000
 WINDOW_NS = SECOND_NS
 """Frames acknowledged within it count (Jellyfish section V: the past second)."""
 RECENT = 2
-"""Frames that tell of a fall before the window does."""
+"""Frames that tell of a fall, or of a rise, before the window does."""
 SHORTEST_NS = 50_000
 """A transfer timed shorter than this says nothing but that it was fast."""
 
@@ -72,15 +73,17 @@ class BandwidthEstimator:
         self.in_flight.pop(frame, None)
 
     def bandwidth_bps(self, now_ns: int) -> float:
-        """Bandwidth of the past second, or of the last frames if slower; 0 where unknown.
+        """Bandwidth of the past second, or of its last frames if the network has changed since; 0
+        where unknown.
 
         The paper takes the harmonic mean of the second. A fall then shows late, and each frame
         sent at the old size until then misses its deadline, so the last frames may overrule it.
+        A rise shows late too, and frames are smaller than they could be until then.
         """
         if not self.samples:
             return 0.0
         window = [each for each in self.samples if each.at_ns >= now_ns - WINDOW_NS]
-        window = window or list(self.samples)[-RECENT:]
+        window = _since_rise(window or list(self.samples)[-RECENT:])
         known_bps = min(harmonic_bps(window), harmonic_bps(window[-RECENT:]))
         return self._unless_overdue(now_ns, known_bps)
 
@@ -100,6 +103,19 @@ class BandwidthEstimator:
         sent_at_ns = next(iter(self.in_flight.values()))[0]
         start_ns = max(sent_at_ns, self.acknowledged_at_ns - self.round_trip_ns)
         return max(0.0, total - bandwidth_bps * (now_ns - start_ns) / SECOND_NS)
+
+
+def _since_rise(window: list[Sample]) -> list[Sample]:
+    """The last frames, if each was faster than every one before. Noise alone would order them so
+    in one of 38 windows of 15 frames."""
+    bps = [each.bits / each.transfer_ns for each in window]
+    fastest_until = list(accumulate(bps, max))
+    slowest_since = bps[-1]
+    for start in range(len(bps) - RECENT, RECENT - 1, -1):
+        slowest_since = min(slowest_since, bps[start])
+        if slowest_since > fastest_until[start - 1]:
+            return window[start:]
+    return window
 
 
 def harmonic_bps(samples: Iterable[Sample]) -> float:

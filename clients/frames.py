@@ -72,6 +72,12 @@ def open_captures(source: Source, fps: float | None = None) -> Iterator[Capture]
     return map(Capture, open_frames(source, fps))
 
 
+def is_live(source: str) -> bool:
+    """Whether a source sets its own pace, and is worth another try when it ends."""
+    addresses = ("rtsp://", "rtsps://", "http://", "https://", "/dev/video")
+    return source.isdecimal() or source.startswith(addresses)
+
+
 def open_frames(source: Source, fps: float | None = None) -> Iterator[Frame]:
     """Frames of a source that is not live, at its pace or at `fps`."""
     if not isinstance(source, str | Path):
@@ -88,9 +94,7 @@ def open_frames(source: Source, fps: float | None = None) -> Iterator[Frame]:
 
 def check_source(text: str) -> None:
     """Refuse what is neither an address nor a device nor there."""
-    if text.startswith(("rtsp://", "rtsps://", "http://", "https://", "/dev/video")):
-        return
-    if not (text.isdecimal() or Path(text).is_dir() or Path(text).is_file()):
+    if not (is_live(text) or Path(text).is_dir() or Path(text).is_file()):
         raise BadRequestError(
             f"{text!r} is no file, folder, camera number or rtsp:// address: give one of these"
         )
@@ -131,9 +135,20 @@ def _decoded(address: str, kind: str | None, options: dict[str, str]) -> Iterato
         stream = container.streams.video[0]
         # Several threads decode one picture together; several pictures at once would add delay.
         stream.thread_type = "SLICE"
-        for frame in container.decode(stream):
+        pictures = container.decode(stream)
+        while (frame := _next(address, pictures)) is not None:
             time_ns = None if frame.time is None else int(frame.time * 1e9)
             yield frame.to_ndarray(format="rgb24"), time_ns
+
+
+def _next(address: str, pictures: Iterator[Any]) -> Any:
+    """The next one, or None behind the last."""
+    from av.error import FFmpegError
+
+    try:
+        return next(pictures, None)
+    except (FFmpegError, OSError) as error:
+        raise BadRequestError(f"{address!r} has broken off: {error}") from None
 
 
 def timed(

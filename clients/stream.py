@@ -3,18 +3,26 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any
 
 import grpc
 
 from fermata.clients.access import OPEN, Access
-from fermata.clients.adaptation import SIDES, Adaptation, Sized, original_boxes
+from fermata.clients.adaptation import (
+    SIDES,
+    Adaptation,
+    Encoder,
+    Sized,
+    original_boxes,
+    shrunk_jpeg,
+)
 from fermata.clients.call_status import CallStatus
+from fermata.clients.emulated_link import BandwidthTrace, EmulatedLink
 from fermata.clients.frames import Frame, Source, encode_jpeg, open_captures
 from fermata.clients.pending import NEVER, FrameResult, Pending
 from fermata.clients.wire import open_inference_pb2 as pb
@@ -30,6 +38,7 @@ from fermata.clients.wire.tensors import (
     to_array,
 )
 
+Write = Callable[[pb.ModelInferRequest], Awaitable[None]]
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 1.0
 PROBES, PROBE_S = 3, 1.0
 """Empty messages before a stream that follows its network, and how long each may take."""
@@ -81,6 +90,17 @@ class StreamOptions:
     """The only variant that may answer."""
     access: Access = OPEN
     """Token and TLS, for servers that ask for them."""
+    uplink: BandwidthTrace | None = None
+    """Emulate an uplink of this bandwidth, from its beginning on; None: the real one alone."""
+    encoder: Encoder = shrunk_jpeg
+    """Makes the JPEGs of a stream that adapts."""
+
+
+async def _write_each(call: Any, carried: "asyncio.Queue[pb.ModelInferRequest]") -> None:
+    # The reading side sees the end too.
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while True:
+            await call.write(await carried.get())
 
 
 @cache
@@ -118,7 +138,11 @@ class FrameStream:
                 self.options.sides,
                 self.options.quality,
                 self.options.fit,
+                self.options.encoder,
             )
+        self.link: EmulatedLink | None = None
+        if self.options.uplink is not None:
+            self.link = EmulatedLink(self.options.uplink, -time.monotonic_ns())
         self._data: dict[int, Sized] = {}
         self._outbox: asyncio.Queue[int] = asyncio.Queue()
         self._changed = asyncio.Event()
@@ -129,7 +153,7 @@ class FrameStream:
 
     # Results
 
-    async def __aiter__(self) -> AsyncIterator[FrameResult]:
+    async def __aiter__(self) -> AsyncGenerator[FrameResult, None]:
         self._loop = asyncio.get_running_loop()
         self._places = threading.Semaphore(self.options.in_flight_max)
         capture = threading.Thread(target=self._capture, name="capture", daemon=True)
@@ -285,6 +309,28 @@ class FrameStream:
             self.adaptation.on_probe(time.monotonic_ns() - started_at_ns)
 
     async def _send(self, call: Any) -> None:
+        if self.link is None:
+            await self._send_by(call.write)
+            return
+        carried: asyncio.Queue[pb.ModelInferRequest] = asyncio.Queue()
+        writing = asyncio.ensure_future(_write_each(call, carried))
+        try:
+            await self._send_by(partial(self._carry, self.link, carried))
+        finally:
+            writing.cancel()
+
+    async def _carry(
+        self,
+        link: EmulatedLink,
+        carried: "asyncio.Queue[pb.ModelInferRequest]",
+        request: pb.ModelInferRequest,
+    ) -> None:
+        """Let the emulated uplink have a frame, which it hands on when it has carried it."""
+        now_ns = time.monotonic_ns()
+        through_ns = link.carry(now_ns, 8 * request.ByteSize()) - now_ns
+        self._loop.call_later(through_ns / 1e9, carried.put_nowait, request)
+
+    async def _send_by(self, write: Write) -> None:
         while True:
             index = await self._outbox.get()
             now_ns = time.monotonic_ns()
@@ -297,7 +343,7 @@ class FrameStream:
                 continue
             self.pending.on_sent(index)
             try:
-                await call.write(self._request(index, left_ns))
+                await write(self._request(index, left_ns))
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 # The reading side sees the end too, and sends this frame again with the others.
                 return

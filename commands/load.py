@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fermata.clients.describe import ModelDescription, describe, sample_input, sample_more
+from fermata.clients.load.adaptive import AdaptiveSender
 from fermata.clients.load.arrivals import SendTimes, cameras, gamma, poisson, single, trace
 from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.load.report import LoadReport, report
@@ -30,6 +31,9 @@ from fermata.commands.server_access import (
     TokenFile,
     access_of,
 )
+from fermata.commands.streaming.adaptive_load import adaptive
+from fermata.commands.streaming.camera import Camera
+from fermata.commands.streaming.uplinks import read_uplink
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
 from fermata.foundation.validation import read_yaml
@@ -60,6 +64,24 @@ Scenario = Annotated[
 Size = Annotated[str, typer.Option(help="Size of generated pictures, WIDTHxHEIGHT.")]
 Processes = Annotated[
     int, typer.Option(help="Sender processes; each sends about 2,000 requests/s.")
+]
+Adapt = Annotated[
+    bool,
+    typer.Option(
+        help="Cameras that follow their networks, each a client of its own: with --arrivals "
+        "cameras and a model that takes pictures."
+    ),
+]
+Uplink = Annotated[
+    str,
+    typer.Option(
+        metavar="MBPS|FILE",
+        help="With --adapt: emulate an uplink for each camera, of Mbit/s or a CSV file with "
+        "columns t_s and mbps, which each begins at another step.",
+    ),
+]
+FilmOption = Annotated[
+    str, typer.Option("--film", help="With --adapt: the video that every camera sees.")
 ]
 Streams = Annotated[int, typer.Option(help="gRPC streams per sender process.")]
 Unary = Annotated[bool, typer.Option(help="A call for each request, no streams.")]
@@ -94,6 +116,9 @@ def load(
     scenario: Scenario = None,
     size: Size = "640x360",
     processes: Processes = 1,
+    adapt: Adapt = False,
+    uplink: Uplink = "",
+    film: FilmOption = "carphone_pristine",
     streams: Streams = 8,
     unary: Unary = False,
     seed: int = 0,
@@ -110,6 +135,9 @@ def load(
 
     Latency counts from the moment a request was due. Refused, late, lost and unsent ones are bad.
     """
+    if adapt and (arrivals is not Process.CAMERAS or scenario is not None):
+        raise ConfigError("--adapt is for cameras: give --arrivals cameras and --model")
+    link = read_uplink(uplink)
     rng = np.random.default_rng(seed)
     total_ns = seconds(warmup_s + duration_s)
     access = access_of(token_file, token_env, ca_file, certificate_file, key_file, server_name)
@@ -123,7 +151,13 @@ def load(
             targets = [_target(ask, model, slo_ms, priority, seed, size)]
             due = _due(arrivals, rate, total_ns, shape, fps, phase, trace_file, rng)
         options = SenderOptions(server, streams, unary, access)
-        found = run_load(options, targets, due, processes)
+        if adapt:
+            camera = Camera("", film, model, fps, slo_ms, adapt, uplink=link)
+            found = run_load(
+                adaptive(options, camera, ask(model)), targets, due, processes, AdaptiveSender
+            )
+        else:
+            found = run_load(options, targets, due, processes)
     except WireError as error:
         raise ConfigError(str(error)) from None
     slo_ns = np.array([target.slo_ns for target in targets])

@@ -51,6 +51,18 @@ Accuracy = Annotated[
         "the file's autoscaler.accuracy unless given."
     ),
 ]
+Size = Annotated[
+    bool,
+    typer.Option(
+        "--size", help="Find the fewest sub-clusters that do, and the backends of all of them."
+    ),
+]
+RateMaxRps = Annotated[
+    float,
+    typer.Option(
+        help="Requests per second that one router carries; 0: the file's, or 100,000.", min=0
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 APPLICATION_KEYS = frozenset(("applications", "zoo"))
 MOVES_SHOWN = 20
@@ -68,6 +80,8 @@ def plan(
     memory_mb: MemoryMb = 0.0,
     accuracy: Accuracy = None,
     profiles: Profiles = None,
+    size: Size = False,
+    rate_max_rps: RateMaxRps = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Place models on sub-clusters: rate and memory balanced, limits kept, few models moved.
@@ -75,9 +89,11 @@ def plan(
     Every backend of a sub-cluster holds all models of it. With a current plan, load_cost_max_ms
     of the problem bounds the load times of what moves. Where sub-clusters belong to several
     clusters, models go to clusters first. Of a serving file or a scenario the applications are
-    placed, with --rate-rps shared among them by weight.
+    placed, with --rate-rps shared among them by weight. With --size the number of sub-clusters is
+    found too: each has a router of its own, and a model above the rate of one is split.
     """
     try:
+        from fermata.partitioner.sizing import sized
         from fermata.partitioner.two_level import solve_two_level
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'fermata[plan]'") from None
@@ -88,24 +104,43 @@ def plan(
     if accuracy is not None:
         check_fraction("--accuracy", accuracy)
     loaded = _load(problem, load, sub_clusters, memory_mb, accuracy)
+    if rate_max_rps:
+        loaded = _with_rate_max(loaded, rate_max_rps)
+    if size:
+        for option, given in (("--sub-clusters", sub_clusters), ("--current", current)):
+            if given:
+                refuse(option, given, "is what --size finds anew; leave one out")
     if current is not None:
         names = [each.name for each in loaded.sub_clusters]
         loaded = replace(loaded, current=load_plan(current, names))
     errors = Console(stderr=True)
     with errors.status("searching") as status:
-        found = solve_two_level(
-            loaded,
-            time_limit_s,
-            seed,
-            solver,
-            utilisation,
-            lambda by, objective: status.update(f"{by}: {objective:.3g}"),
-        )
+
+        def search(asked: Problem, limit_s: float) -> PlacementSolution:
+            return solve_two_level(
+                asked,
+                limit_s,
+                seed,
+                solver,
+                utilisation,
+                lambda by, objective: status.update(f"{by}: {objective:.3g}"),
+            )
+
+        if size:
+            loaded, found = sized(loaded, search, time_limit_s, utilisation)
+        else:
+            found = search(loaded, time_limit_s)
     if as_json:
-        print(json.dumps(solution_dict(loaded, found)))
+        needs = _needs(loaded, found) if size else {}
+        print(json.dumps({**solution_dict(loaded, found), **needs}))
         return
     console = Console()
     console.print(_places(loaded, found))
+    if size:
+        needs = _needs(loaded, found)
+        backends = "unknown" if needs["backends_all"] is None else f"{needs['backends_all']:,}"
+        routers = needs["sub_clusters"]
+        console.print(f"needs {routers:,} sub-clusters with a router each; backends: {backends}")
     console.print(_figures(loaded, found))
     if found.moves:
         console.print(_moves(loaded, found))
@@ -132,6 +167,18 @@ def _load(
         if given:
             refuse(option, given, f"{path} is a placement problem, and says it itself")
     return load_problem(path)
+
+
+def _with_rate_max(problem: Problem, rate_rps_max: float) -> Problem:
+    places = tuple(replace(each, rate_rps_max=rate_rps_max) for each in problem.sub_clusters)
+    return replace(problem, sub_clusters=places)
+
+
+def _needs(problem: Problem, found: PlacementSolution) -> dict[str, int | None]:
+    """How many sub-clusters, and backends in all; None where run times are not known."""
+    known = [each for each in found.backends if each is not None]
+    whole = sum(known) if len(known) == len(found.backends) else None
+    return {"sub_clusters": len(problem.sub_clusters), "backends_all": whole}
 
 
 def _places(problem: Problem, found: PlacementSolution) -> Table:

@@ -1,23 +1,18 @@
 """`fermata stream`: send a video and watch the answers come back."""
 
 import json
-import math
-import os
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from socket import gethostname
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 
-from fermata.clients.describe import ModelDescription, describe
-from fermata.clients.frames import PICTURES, check_source
+from fermata.clients.access import Access
+from fermata.clients.describe import ModelDescription
 from fermata.clients.pending import FrameResult
-from fermata.clients.stream import FrameStream, StreamOptions
+from fermata.clients.stream import FrameStream
 from fermata.clients.wire.errors import WireError
 from fermata.commands.server_access import (
     CaFile,
@@ -28,14 +23,18 @@ from fermata.commands.server_access import (
     TokenFile,
     access_of,
 )
-from fermata.deployments.models.video import NAMES, bundled_video
+from fermata.commands.streaming.camera import Camera, film, model_of_pictures, read_cameras
+from fermata.commands.streaming.many import RunningCamera, run_cameras, table_of
+from fermata.commands.streaming.summary import StreamCounts
+from fermata.commands.streaming.uplinks import read_uplink
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.json_types import JsonObject
-from fermata.foundation.units import ms
 
 INTERRUPTED = 130
-BOXES_SHOWN = 8
 """The exit status of a command that Ctrl-C has ended."""
+BOXES_SHOWN = 8
+WIDE = 160
+"""A file or a pipe has no width of its own."""
 Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Source = Annotated[
@@ -44,6 +43,14 @@ Source = Annotated[
         metavar="SOURCE",
         help="Video, picture, folder, camera number, rtsp:// address, or a bundled film: "
         "carphone_pristine, bikes, bigbuckbunny.",
+    ),
+]
+Cameras = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        help="YAML file with a list of `cameras`, in place of SOURCE: name, source, and options "
+        "of its own (model, fps, slo_ms, adapt, accuracy_floor, variant, uplink).",
     ),
 ]
 Model = Annotated[str, typer.Option(help="Model that takes pictures.")]
@@ -66,32 +73,19 @@ AccuracyFloor = Annotated[
     float, typer.Option(help="No less accurate variant may answer.", min=0, max=1)
 ]
 PinnedVariant = Annotated[str, typer.Option(help="The only variant that may answer.")]
+UplinkOption = Annotated[
+    str,
+    typer.Option(
+        metavar="MBPS|FILE",
+        help="Emulate an uplink: Mbit/s, or a CSV file with columns t_s and mbps.",
+    ),
+]
 Top = Annotated[int, typer.Option(help="Classes to name for each frame.")]
-
-
-@dataclass(frozen=True, slots=True)
-class LatencySummary:
-    """Quantiles over the frames with a result; None where there are none."""
-
-    p50: float | None
-    p99: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSummary:
-    """The figures of one stream."""
-
-    requests: int
-    good: int
-    bad_rate: float
-    slo_ms: float
-    latency_ms: LatencySummary
-    statuses: Mapping[str, int]
-    variants: Mapping[str, int]
 
 
 def stream(
     source: Source = "carphone_pristine",
+    cameras: Cameras = "",
     model: Model = "imagenet",
     server: Server = "127.0.0.1:8001",
     slo_ms: SloMs = None,
@@ -101,6 +95,7 @@ def stream(
     adapt: Adapt = False,
     accuracy_floor: AccuracyFloor = 0.0,
     variant: PinnedVariant = "",
+    uplink: UplinkOption = "",
     top: Top = 1,
     token_file: TokenFile = "",
     token_env: TokenEnv = "",
@@ -110,69 +105,78 @@ def stream(
     server_name: ServerName = "",
     as_json: AsJson = False,
 ) -> None:
-    """Send the frames of a video to a model and show each answer with its latency."""
-    film = _film(source)
-    _check(film, fps, frames, adapt)
+    """Send the frames of a video to a model and show each answer with its latency.
+
+    With --cameras, send many at once and show a table of them; options are then what each camera
+    of the file has unless it says otherwise."""
+    if frames is not None and frames < 1:
+        raise ConfigError(f"frames={frames}: give 1 or more")
     access = access_of(token_file, token_env, ca_file, certificate_file, key_file, server_name)
+    shown = "" if cameras else film(source)
+    one = Camera(
+        client, shown, model, fps, slo_ms, adapt, accuracy_floor, variant, read_uplink(uplink)
+    )
     try:
-        found = describe(server, model, access)
-        if found.takes != "pictures":
-            kind = found.takes if found.takes == "text" else f"{found.datatype} tensors"
-            raise ConfigError(f"model {model!r} takes {kind}, not pictures")
-        slo_ns = ms(slo_ms) if slo_ms is not None else found.slo_ns
-        if slo_ns <= 0:
-            raise ConfigError(f"slo_ms={slo_ms}: give more than 0")
-        options = StreamOptions(
-            slo_ns=slo_ns,
-            fps=fps,
-            client=client or (f"{gethostname()}-{os.getpid()}" if adapt else ""),
-            input=found.input,
-            output=found.output,
-            classes=top if found.labels and found.output and not found.boxes else 0,
-            adapt=adapt,
-            boxes=found.boxes,
-            boxes_axis=found.boxes_axis,
-            fit=found.fit,
-            accuracy_floor=accuracy_floor,
-            variant=variant,
-            access=access,
-        )
-        results: list[FrameResult] = []
-        interrupted = _run(
-            FrameStream(server, model, film, options), frames, found, as_json, results
-        )
+        if cameras:
+            if client:
+                raise ConfigError("--client names one stream: cameras have their names in the file")
+            interrupted = _many(server, read_cameras(cameras, one), frames, top, access, as_json)
+        else:
+            interrupted = _one(server, one, frames, top, access, as_json)
     except WireError as error:
         raise ConfigError(str(error)) from None
-    summary = _summary(results, slo_ns)
-    if as_json:
-        print(json.dumps(asdict(summary) | {"frames": [_row(each) for each in results]}))
-    else:
-        _print_summary(summary)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _film(source: str) -> str:
-    """The path of a bundled film; anything else is what it says."""
-    if source not in NAMES or Path(source).exists():
-        return source
-    return str(bundled_video(source))
+def _one(
+    server: str, camera: Camera, frames: int | None, top: int, access: Access, as_json: bool
+) -> bool:
+    camera.check()
+    found = model_of_pictures(server, camera.model, access)
+    options = camera.options(found, top, access)
+    results: list[FrameResult] = []
+    stream = FrameStream(server, camera.model, camera.source, options)
+    interrupted = _run(stream, frames, found, as_json, results)
+    counts = StreamCounts(options.slo_ns)
+    for each in results:
+        counts.add(each)
+    if as_json:
+        rows = [_row(each) for each in results]
+        print(json.dumps(asdict(counts.summary()) | {"frames": rows}))
+    else:
+        Console(highlight=False).print(str(counts.summary()))
+    return interrupted
 
 
-def _check(film: str, fps: float | None, frames: int | None, adapt: bool) -> None:
-    """Refuse what cannot be, before anybody looks for a server."""
-    if fps is not None and not 0 <= fps < math.inf:
-        raise ConfigError(f"fps={fps:g}: give 0 or more")
-    if frames is not None and frames < 1:
-        raise ConfigError(f"frames={frames}: give 1 or more")
-    try:
-        check_source(film)
-    except WireError as error:
-        raise ConfigError(str(error)) from None
-    if adapt and not fps:
-        raise ConfigError("adapt needs the frame rate: give --fps above 0")
-    if adapt and (Path(film).is_dir() or Path(film).suffix.lower() in PICTURES):
-        raise ConfigError(f"adapt needs frames that it can resize: {film!r} is no video")
+def _many(
+    server: str,
+    cameras: Sequence[Camera],
+    frames: int | None,
+    top: int,
+    access: Access,
+    as_json: bool,
+) -> bool:
+    models = {
+        name: model_of_pictures(server, name, access) for name in {each.model for each in cameras}
+    }
+    running = [
+        RunningCamera(each, each.options(models[each.model], top, access)) for each in cameras
+    ]
+    console = Console()
+    interrupted = run_cameras(server, running, frames, console.is_terminal and not as_json)
+    if as_json:
+        told = [
+            {"camera": each.camera.name, "trouble": each.trouble, **asdict(each.counts.summary())}
+            for each in running
+        ]
+        print(json.dumps(told))
+    else:
+        console.width = console.width if console.is_terminal else WIDE
+        console.print(table_of(running))
+    if not interrupted and any(each.trouble for each in running):
+        raise typer.Exit(1)
+    return interrupted
 
 
 def _run(
@@ -251,29 +255,3 @@ def _plain(array: Any) -> Any:
     if array.dtype == object:
         return [element.decode(errors="replace") for element in array.reshape(-1)]
     return array.tolist() if array.size <= 1000 else list(array.shape)
-
-
-def _summary(results: list[FrameResult], slo_ns: int) -> StreamSummary:
-    latencies = np.array([each.latency_ns for each in results if each.ok])
-    good = int((latencies <= slo_ns).sum())
-    latency_ms = LatencySummary(None, None)
-    if len(latencies):
-        p50, p99 = np.percentile(latencies, (50, 99)) / 1e6
-        latency_ms = LatencySummary(round(float(p50), 3), round(float(p99), 3))
-    return StreamSummary(
-        requests=len(results),
-        good=good,
-        bad_rate=1 - good / len(results) if results else 0.0,
-        slo_ms=slo_ns / 1e6,
-        latency_ms=latency_ms,
-        statuses=dict(Counter(each.status for each in results)),
-        variants=dict(Counter(each.variant for each in results if each.ok)),
-    )
-
-
-def _print_summary(summary: StreamSummary) -> None:
-    latency = summary.latency_ms
-    shown = "" if latency.p50 is None else f", p50 {latency.p50} ms, p99 {latency.p99} ms"
-    Console(highlight=False).print(
-        f"{summary.good} of {summary.requests} frames within {summary.slo_ms:g} ms{shown}"
-    )

@@ -17,8 +17,8 @@ Folder = Annotated[
 OutPath = Annotated[Path, typer.Option("--out", help="File to write.")]
 BACKENDS, REQUESTS = 1, 2
 """Numbers of the two groups of rows."""
-REQUEST = "receive"
-"""Name of the span of a whole request; its stages are below it."""
+WHOLE = ("receive", "query")
+"""Names of spans of a whole request or query; what it went through is below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class RecordedSpan:
 
     @property
     def request_id(self) -> str:
-        """The span of the whole request that this one is part of."""
-        return self.span_id if self.name == REQUEST else self.parent_id
+        """The span of the whole request or query that this one is part of."""
+        return self.span_id if self.name in WHOLE else self.parent_id
 
 
 def read_spans(folder: Path) -> Iterator[RecordedSpan]:
@@ -92,7 +92,7 @@ def _requests(spans: list[RecordedSpan], origin_ns: int) -> list[JsonObject]:
     """Each request with its stages on the first row that is free."""
     rows: list[int] = []
     row_of: dict[str, int] = {}
-    roots = [each for each in spans if each.name == REQUEST]
+    roots = [each for each in spans if each.name in WHOLE]
     for root in sorted(roots, key=lambda each: each.start_ns):
         free = [row for row, until_ns in enumerate(rows) if until_ns <= root.start_ns]
         row = free[0] if free else len(rows)
@@ -102,7 +102,7 @@ def _requests(spans: list[RecordedSpan], origin_ns: int) -> list[JsonObject]:
     for span in spans:
         row_here = row_of.get(span.request_id)
         if row_here is not None:
-            name = span.attributes["application"] if span.name == REQUEST else span.name
+            name = span.attributes["application"] if span.name in WHOLE else span.name
             events.append(_event(span, origin_ns, REQUESTS, row_here, name))
     return events
 

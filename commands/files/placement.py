@@ -52,7 +52,4 @@ def rates(scenario: Scenario) -> list[float]:
     streams = [group.fps for each in scenario.applications for group in each.clients]
     if not scenario.knows_rate() or None in streams or not streams:
         refuse("--rate-rps", None, "is needed: requests per second of all applications")
-    return [
-        sum(group.count * (group.fps or 0.0) for group in each.clients)
-        for each in scenario.applications
-    ]
+    return [each.declared_rps for each in scenario.applications]

@@ -20,6 +20,10 @@ def serve_scenario(path: Path) -> DeploymentConfig:
     """The configuration that serves a scenario's applications, or a ConfigError in one line."""
     scenario = load_workload(path, LoadOptions(), needs_rate=False)
     top = fields("", "scenario", read_yaml(path), SCENARIO_KEYS, path.parent)
+    if scenario.pipelines:
+        names = ", ".join(each.name for each in scenario.pipelines)
+        reason = "has no transforms, which make the inputs of stages; write a serving file"
+        refuse(f"{path}: pipelines", names, f"{reason} (docs/pipelines.md)")
     applications = tuple(_served(each) for each in numbered(declared(top)))
     models = {variant.model for each in applications for variant in each.variants}
     if models != {EMULATED} and EMULATED in models:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fermata.deployments.config.deployment import DeploymentConfig
     from fermata.deployments.config.scaling import EpochsConfig
 
-SHARED_KEYS = frozenset(("applications", "autoscaler", "epochs"))
+SHARED_KEYS = frozenset(("applications", "autoscaler", "epochs", "pipelines"))
 """Top-level sections that scenarios and serving files both have."""
 
 WorkloadPath = Annotated[
@@ -147,6 +147,10 @@ def _of_serving_file(path: Path, data: object, load: LoadOptions, needs_rate: bo
     from fermata.deployments.config.resolve import is_scaled, presets
 
     config = read_config(data, str(path), path.parent)
+    if config.pipelines:
+        names = ", ".join(each.name for each in config.pipelines)
+        reason = "has no fan_out, which says how many requests results make; write a scenario"
+        refuse(f"{path}: pipelines", names, f"{reason} (docs/pipelines.md)")
     applications = [
         replace(
             each,

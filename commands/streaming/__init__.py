@@ -1,0 +1,1 @@
+"""Streams of `fermata stream`: what each sends, many at once, and their figures."""

@@ -11,10 +11,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,8 @@ from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.assembly import RouterConfig
+from fermata.router.compiled import build
+from fermata.router.core import engine
 from fermata.router.leadership.actor import quiet_gc
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.directory import Directory, Home
@@ -40,24 +45,48 @@ from fermata.router.links.messages import (
     Run,
 )
 from fermata.router.live.driver import LiveRouter
+from fermata.router.live.snapshot import snapshot_in_slices
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 PARTS = {
     "rate": "requests by CPU time of 1, 2 and 4 routers",
+    "large": "800 models on 1,000 backends in 20 sub-clusters, batches of one",
+    "compiled": "both with the compiled core, which takes minutes to build",
     "killed": "one of two routers is killed under load",
 }
-MODELS, BACKENDS = 20, 64
-"""Each router has so many."""
-TABLE = tuple(ms(5) + ms(1) * size // 2 for size in range(1, 33))
+COMPILED = ("rate", "large")
+"""Parts that are measured with the compiled core too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Models and backends of each router."""
+
+    models: int
+    backends: int
+    table: tuple[int, ...]
+    """Run times by batch size."""
+
+    @property
+    def full_rps(self) -> float:
+        """The rate that backends do with full batches."""
+        return self.backends * len(self.table) * SECOND / self.table[-1]
+
+
+BATCHES = Shape(20, 64, tuple(ms(5) + ms(1) * size // 2 for size in range(1, 33)))
 """l(b) = 5 + b / 2 ms, batches up to 32."""
+ONES = Shape(40, 50, (ms(5),))
+LARGE = 20
+"""Sub-clusters of these, for 800 models and 1,000 backends."""
 SLO_NS = ms(100)
 TICK_NS = ms(1)
 """Requests of one tick come in one frame."""
 LOAD = 0.7
 """Share of the rate that backends do with full batches."""
-FULL_RPS = BACKENDS * len(TABLE) * SECOND / TABLE[-1]
 SPAN_S, QUICK_S, WARM_S = 1.0, 0.1, 0.1
+SCRAPE_NS = SECOND
 GOALS = {2: 1.9, 4: 3.6}
+BATCH_US_MAX, EVENT_MS_MAX, COMPILED_RPS = 60.0, 2.0, 60_000.0
 KILLS, QUICK_KILLS = 20, 1
 KILLED_RPS = 40
 LOAD_S, KILL_AFTER_S, BACK_S = 8.0, 3.0, 60.0
@@ -75,7 +104,8 @@ class Peer:
         if isinstance(message, Run):
             self.cluster.on_run(self, message)
         elif isinstance(message, Dropped):
-            self.cluster.world.table.on_dropped(self.cluster.world.now_ns, message)
+            world = self.cluster.world
+            world.table.on_dropped(world.now_ns, message, self.cluster.number)
 
     def flush(self) -> None: ...
     def close(self, code: CloseCode = CloseCode.OTHER, detail: str = "") -> None: ...
@@ -86,13 +116,16 @@ class SubCluster:
 
     def __init__(self, world: "World", number: int, names: Sequence[str]) -> None:
         self.world = world
+        self.number = number
         self.cpu_ns = 0
-        self.requests = 0
+        self.longest_ns = 0
+        self.requests = self.batches = 0
         self.soon: deque[Callable[[], None]] = deque()
         self.ends: list[tuple[int, int, Peer, Run]] = []
         self.wake_at_ns = NEVER
         applications = tuple(
-            ApplicationSpec(name, SLO_NS, (VariantSpec(f"{name}-1", TABLE),)) for name in names
+            ApplicationSpec(name, SLO_NS, (VariantSpec(f"{name}-1", world.shape.table),))
+            for name in names
         )
         config = RouterConfig(applications, lead_ns=0, fair_shares=True)
         self.router = LiveRouter(
@@ -100,7 +133,7 @@ class SubCluster:
         )
         self.frontend = Peer(self, "frontend", 1)
         self.router.on_up(self.frontend)
-        for each in range(BACKENDS):
+        for each in range(world.shape.backends):
             backend = Peer(self, "backend", each + 1)
             self.router.on_up(backend)
             self.hear(backend, [Ready("gpu", tuple(self.router.built.variants))])
@@ -115,7 +148,8 @@ class SubCluster:
     def close(self) -> None: ...
 
     def on_run(self, backend: Peer, run: Run) -> None:
-        backend.free_at_ns = max(backend.free_at_ns, self.world.now_ns) + TABLE[len(run.rids) - 1]
+        run_ns = self.world.shape.table[len(run.rids) - 1]
+        backend.free_at_ns = max(backend.free_at_ns, self.world.now_ns) + run_ns
         heappush(self.ends, (backend.free_at_ns, run.batch, backend, run))
 
     def hear(self, link: Peer, messages: list[Message]) -> None:
@@ -126,7 +160,21 @@ class SubCluster:
         event()
         while self.soon:
             self.soon.popleft()()
-        self.cpu_ns += time.thread_time_ns() - began_ns
+        took_ns = time.thread_time_ns() - began_ns
+        self.cpu_ns += took_ns
+        self.longest_ns = max(self.longest_ns, took_ns)
+
+    def scrape(self) -> None:
+        """Tell the counters, as a router does between other events: a slice at a time."""
+        slices = snapshot_in_slices(self.router)
+        ended = False
+
+        def take() -> None:
+            nonlocal ended
+            ended = next(slices, self) is self
+
+        while not ended:
+            self._call(take)
 
     def next_at_ns(self) -> int:
         return min(self.ends[0][0] if self.ends else NEVER, self.wake_at_ns)
@@ -135,11 +183,12 @@ class SubCluster:
         """The next thing that happens here."""
         if self.ends and self.ends[0][0] <= self.wake_at_ns:
             _, _, backend, run = heappop(self.ends)
-            self.hear(backend, [Done(run.batch, TABLE[len(run.rids) - 1], 0)])
+            self.hear(backend, [Done(run.batch, self.world.shape.table[len(run.rids) - 1], 0)])
             for rid in run.rids:
                 result = Result(rid, run.variant, len(run.rids), 0, 0)
                 self.world.table.on_result(self.world.now_ns, backend.peer.number, result)
             self.requests += len(run.rids)
+            self.batches += 1
         else:
             self.wake_at_ns = NEVER
             self._call(self.on_time)
@@ -149,10 +198,12 @@ class World:
     """A frontend and sub-clusters that are all alike, each with as much load as one has alone; with
     models of their own, or with one application that lives in all of them."""
 
-    def __init__(self, count: int, spread: bool) -> None:
+    def __init__(self, count: int, spread: bool = False, shape: Shape = BATCHES) -> None:
         self.now_ns = 0
-        self.rate_rps = LOAD * FULL_RPS * count
-        self.names = ["m0"] if spread else [f"m{number}" for number in range(MODELS * count)]
+        self.shape = shape
+        self.rate_rps = LOAD * shape.full_rps * count
+        models = 1 if spread else shape.models * count
+        self.names = [f"m{number}" for number in range(models)]
         homes = {
             name: tuple((home, 1 / count) for home in range(count)) if spread else ((at, 1.0),)
             for name, at in zip(self.names, itertools.cycle(range(count)), strict=False)
@@ -182,6 +233,9 @@ class World:
                 self.now_ns = max(self.now_ns, cluster.next_at_ns())
                 cluster.step()
             self.now_ns = until_ns
+            if until_ns % SCRAPE_NS == 0:
+                for cluster in self.clusters:
+                    cluster.scrape()
             came = int(rng.poisson(self.rate_rps * TICK_NS / SECOND))
             for model in rng.integers(0, len(self.names), came).tolist():
                 self.table.admit(self.now_ns, RequestTerms(self.names[model], SLO_NS, SLO_NS, 1))
@@ -193,26 +247,75 @@ class World:
                 if messages:
                     cluster.hear(cluster.frontend, messages)
 
-    def carried_rps(self, span_s: float) -> float:
-        """Requests a second that all routers carry, with a core for each."""
+    def measure(self, span_s: float) -> None:
+        """Play, and count from when all is warm."""
         self.play(WARM_S, seed=1)
         quiet_gc()
         for cluster in self.clusters:
-            cluster.cpu_ns = cluster.requests = 0
+            cluster.cpu_ns = cluster.longest_ns = cluster.requests = cluster.batches = 0
         self.play(span_s, seed=2)
+
+    def carried_rps(self, span_s: float) -> float:
+        """Requests a second that all routers carry, with a core for each."""
+        self.measure(span_s)
         return sum(each.requests / each.cpu_ns for each in self.clusters) * SECOND
 
 
 def measure_rates(quick: bool) -> Iterator[Figure]:
     span_s = QUICK_S if quick else SPAN_S
     for spread in (False, True):
-        what = "one application" if spread else f"{MODELS} models each"
+        what = "one application" if spread else f"{BATCHES.models} models each"
         alone = World(1, spread).carried_rps(span_s)
-        name = f"{what}, {BACKENDS} backends each, 1 router: requests a CPU-second"
-        yield Figure(name, alone, "req/s", 0.0)
+        name = f"{what}, {BATCHES.backends} backends each, 1 router: requests a CPU-second"
+        yield Figure(name, alone, "req/s", COMPILED_RPS if is_compiled() and not spread else 0.0)
         for count, goal in GOALS.items():
             rate = World(count, spread).carried_rps(span_s) / alone
             yield Figure(f"  {count} routers, a core each: over that", rate, "x", goal)
+
+
+def measure_large(quick: bool) -> Iterator[Figure]:
+    """Each router sees its own part alone, however many there are."""
+    world = World(LARGE, shape=ONES)
+    world.measure(QUICK_S if quick else SPAN_S)
+    batches = sum(each.batches for each in world.clusters)
+    each_us = sum(each.cpu_ns for each in world.clusters) / batches / 1e3
+    longest_ms = max(each.longest_ns for each in world.clusters) / 1e6
+    models, backends = LARGE * ONES.models, LARGE * ONES.backends
+    name = f"{models} models, {backends:,} backends, {LARGE} sub-clusters: CPU a batch of one"
+    goal = BATCH_US_MAX if is_compiled() else float("inf")
+    yield Figure(name, each_us, "us", goal, at_most=True)
+    yield Figure("  longest event of a router", longest_ms, "ms", EVENT_MS_MAX, at_most=True)
+
+
+def is_compiled() -> bool:
+    return engine.__file__.endswith(".so")
+
+
+def measure_compiled(quick: bool) -> Iterator[Figure]:
+    """The same figures of a process with the compiled core."""
+    with tempfile.TemporaryDirectory() as folder:
+        built = Path(folder) / "compiled"
+        build(built)
+        only = [word for part in COMPILED for word in ("--only", part)]
+        command = [sys.executable, "-P", "-m", "benchmarks.clusters", "--json", *only]
+        path = os.pathsep.join((str(built), str(ROOT)))
+        told = subprocess.run(
+            command + ["--quick"] * quick,
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    for row in json.loads(told):
+        del row["reached"]
+        yield Figure(
+            **{**row, "figure": f"compiled: {row['figure']}"}, at_most=row["unit"] in UP_TO
+        )
+
+
+UP_TO = ("us", "ms")
+"""Units of figures whose goals are upper bounds."""
 
 
 def application(name: str) -> dict[str, Any]:
@@ -300,9 +403,13 @@ def measure_kills(quick: bool) -> Iterator[Figure]:
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     if "rate" in parts:
         yield from measure_rates(quick)
+    if "large" in parts:
+        yield from measure_large(quick)
+    if "compiled" in parts:
+        yield from measure_compiled(quick)
     if "killed" in parts:
         yield from measure_kills(quick)
 
 
 if __name__ == "__main__":
-    run_parts("Several routers", measure, PARTS)
+    run_parts("Several routers", measure, PARTS, asked=("compiled",))

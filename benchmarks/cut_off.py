@@ -88,7 +88,7 @@ def broken(quick: bool) -> Iterator[Figure]:
         lowest = min(system.backends, key=lambda each: each.process.settings.number)
         number = lowest.process.settings.number
         lowest.machine.fails = lowest.machine.at_once = True
-        system.failed.add(number)
+        system.harm.failed.add(number)
         sent = _send(system, seconds(1), seconds(1) // rate_rps)
         stays = not _is_ejected(system, number)
         sent += _send(system, seconds(4 if quick else 20), seconds(1) // rate_rps)
@@ -99,7 +99,7 @@ def broken(quick: bool) -> Iterator[Figure]:
     system = _deployment(1, 1)
     only = system.backends[0]
     only.machine.unusable, only.machine.at_once = "RuntimeError: an illegal memory access", True
-    system.failed.add(only.process.settings.number)
+    system.harm.failed.add(only.process.settings.number)
     _send(system, seconds(10))
     sent = _send(system, seconds(5))
     _settle(system)
@@ -120,7 +120,7 @@ def _is_ejected(system: SimulatedDeployment, number: int) -> bool:
 def raising(quick: bool) -> Iterator[Figure]:
     """Backends ejected, and other tenants' bad requests, while the inputs of one tenant raise."""
     system = _deployment(1, 4)
-    system.bad_inputs = BAD_EVERY
+    system.harm.bad_inputs = BAD_EVERY
     for host in system.backends:
         host.machine.bad_inputs = BAD_EVERY
     lasts_ns = seconds(30 if quick else 300)
@@ -143,10 +143,10 @@ def hanging(quick: bool) -> Iterator[Figure]:
     rounds = 10 if quick else 60
     system = _deployment(1, 4)
     for _ in range(rounds):
-        system.hanging.add(len(system.clients.ledger) + HANGS_AT)
-        _send(system, seconds(1), is_bad=system.hanging.__contains__)
+        system.harm.hanging.add(len(system.clients.ledger) + HANGS_AT)
+        _send(system, seconds(1), is_bad=system.harm.hanging.__contains__)
     _settle(system)
-    met = Counter(each for machine in system.machines for each in machine.hung_on)
+    met = Counter(each for machine in system.harm.machines for each in machine.hung_on)
     name = f"{rounds} hanging inputs of a tenant, one a second: backends lost"
     yield Figure(f"{name} to each, at most", max(met.values(), default=0), "", 1, at_most=True)
     yield Figure(f"{name} in all", met.total(), "", HANGS_MAX, at_most=True)

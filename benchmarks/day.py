@@ -31,23 +31,26 @@ SURGES = ((0.30, 0.06), (0.55, 0.04), (0.78, 0.05))
 SURGE = 1.3
 
 
+def relative_rates(rng: random.Random, weight: float) -> list[float]:
+    """Rates of one model, step by step: a tide of its own, a walk, and the surges of all."""
+    phase, depth, walk = rng.gauss(0.0, 0.07), rng.uniform(0.35, 0.7), 0.0
+    steps = int(DAY_S / STEP_S)
+    trace: list[float] = []
+    for step in range(steps):
+        walk = 0.95 * walk + rng.gauss(0.0, 0.015)
+        tide = 1.0 - depth * math.cos(2 * math.pi * (step / steps - phase))
+        surge = any(start <= step / steps < start + span for start, span in SURGES)
+        trace.append(weight * max(0.05, tide * (1.0 + walk)) * (SURGE if surge else 1.0))
+    return trace
+
+
 def rates(seed: int, share: float = 1.0) -> tuple[list[str], list[list[float]]]:
     """Names and rates of the models, step by step: tides of their own, a walk, and surges."""
     rng = random.Random(seed)
     base = _scenario({"process": "poisson"}, 1000.0, 8)
     names = [each.name for each in base.applications]
     steps = int(DAY_S / STEP_S)
-    traces: list[list[float]] = []
-    for _ in names:
-        weight, phase = rng.uniform(0.3, 1.7), rng.gauss(0.0, 0.07)
-        depth, walk = rng.uniform(0.35, 0.7), 0.0
-        trace: list[float] = []
-        for step in range(steps):
-            walk = 0.95 * walk + rng.gauss(0.0, 0.015)
-            tide = 1.0 - depth * math.cos(2 * math.pi * (step / steps - phase))
-            surge = any(start <= step / steps < start + span for start, span in SURGES)
-            trace.append(weight * max(0.05, tide * (1.0 + walk)) * (SURGE if surge else 1.0))
-        traces.append(trace)
+    traces = [relative_rates(rng, rng.uniform(0.3, 1.7)) for _ in names]
     need = [needed(base, [trace[step] for trace in traces], 100.0) for step in range(steps)]
     # What it needs is not quite proportional to the rates: a few rounds are close enough.
     scale = 100.0

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.cut_off import broken, hanging, partitions, raising
 from benchmarks.figures import Figure, parts_parser, run
-from fermata.fault_simulator.run import RunResult, run_lasting, run_seed
+from fermata.fault_simulator.run import run_lasting, run_seed
+from fermata.fault_simulator.story import RunResult
 
 SCHEDULES = 10_000
 LASTING = 2_000
@@ -33,7 +34,7 @@ PARTS = {
     "inputs": "inputs that hang, and inputs that raise",
     "live": "every process of a running server, killed one after the other",
     **{f"live {role}": "one of them alone" for role in ROLES},
-    "only-backend": "the only backend, killed with a spare and without",
+    "only-backend": "the only backend, killed with a spare, with one in host memory, and without",
     "only-gpu": "the same with ResNet-50 on a GPU",
     "overload-simulated": "ten times the capacity of eight simulated GPUs",
     "overload": "ten times the capacity of a running server",

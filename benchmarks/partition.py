@@ -74,7 +74,7 @@ def random_search(problem: Problem, seconds: float) -> tuple[float, float]:
 def brute_force(problem: Problem) -> float:
     """The least objective of all assignments; the first model may as well stay where it is."""
     balance = Balance(problem)
-    rate = balance.rate_rps / balance.rate_target[0]
+    rate = balance.load / balance.load_target[0]
     static = balance.static_bytes / balance.static_target[0]
     choices = np.array(list(itertools.product(range(balance.places), repeat=balance.count - 1)))
     homes = np.concatenate([np.zeros((len(choices), 1), np.int64), choices], axis=1)

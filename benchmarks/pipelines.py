@@ -1,9 +1,11 @@
 """Pipelines: several models under one deadline, against other rules in the same simulator."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.figures import Figure, run
+from benchmarks.figures import Figure, run_parts
+from benchmarks.pipelines_kills import kill_figures
+from benchmarks.pipelines_live import SCALES, live_figures, scaled
 from fermata.foundation.json_types import JsonObject
 from fermata.simulator.pipelines.bound import bound_rps
 from fermata.simulator.pipelines.draw import draw, told_scenes
@@ -12,9 +14,16 @@ from fermata.simulator.run import simulate
 from fermata.simulator.scenario.pipeline_spec import stage_policy
 from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
+PARTS = {
+    "rules": "against other rules, simulated",
+    "live": "scenes A and C on emulated GPUs, over their simulation",
+    "kills": "backends killed in a batch of each stage",
+}
+KILLS, KILLS_QUICK = 20, 1
 SEEDS = range(101, 111)
 """Rules were chosen on other seeds."""
 SECONDS, SECONDS_QUICK = 5.0, 2.0
+SECONDS_LIVE = 20.0
 WARMUP_S = 1.5
 BAD_RATE_MAX = 0.01
 STEP = 0.01
@@ -118,7 +127,8 @@ def play_scene(name: str, scenario: Scenario) -> Played:
     )
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def compared(quick: bool) -> Iterator[Figure]:
+    """Figures of all scenes."""
     played: list[Played] = []
     for name, scenario in scenes(quick).items():
         one = play_scene(name, scenario)
@@ -143,9 +153,25 @@ def measure(quick: bool) -> Iterator[Figure]:
         yield Figure(f"mean over {rule} at 1.3 times", mean, "x", goal)
 
 
+def live(quick: bool) -> Iterator[Figure]:
+    for name in SCALES:
+        scenario = _scenario(scaled(name), SECONDS_LIVE)
+        bound = bound_rps(scenario)
+        yield from live_figures(name, find_peak(scenario, bound) * bound, quick)
+
+
+def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    if "rules" in parts:
+        yield from compared(quick)
+    if "live" in parts:
+        yield from live(quick)
+    if "kills" in parts:
+        yield from kill_figures(KILLS_QUICK if quick else KILLS)
+
+
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
 if __name__ == "__main__":
-    run("Pipelines", measure)
+    run_parts("Pipelines", measure, PARTS, asked=("live", "kills"))

@@ -322,9 +322,9 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         yield Figure("goodput at 16 rows a request over singles'", goodput, "x", 0.95)
     if "onnx" in parts:
         # Not above: it needs torch, and runs by itself on machines without Ray.
-        from benchmarks.onnx_device import figures
+        from benchmarks import onnx_device
 
-        yield from figures(quick)
+        yield from onnx_device.measure(list(onnx_device.PARTS), quick)
     if "sequences" in parts:
         yield from sequence_figures(100 if quick else 1000)
     if "bad" in parts:

@@ -7,6 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from benchmarks.figures import Figure
 from benchmarks.kills import CONFIG, LEADS, is_good, loaded, recovered, unanswered, victim_of
@@ -27,6 +31,8 @@ REST_S = 6.0
 """After a load, until what processes say of themselves was counted after it."""
 FRONTENDS = 2
 GROWTH_MAX = 0.02
+WORST = 5
+"""Seconds of a load that are told."""
 WATCHED = {**ROLES, "control plane": ":ControlPlane"}
 
 
@@ -88,6 +94,14 @@ class Held:
         return max(more)
 
 
+def _seconds(due_s: npt.NDArray[Any]) -> str:
+    """How many, and in which seconds of a load: one stall, or all along."""
+    seconds, counts = np.unique(due_s.astype(int), return_counts=True)
+    most = sorted(zip(counts.tolist(), seconds.tolist(), strict=True), reverse=True)[:WORST]
+    told = ", ".join(f"{count} at {second} s" for count, second in most)
+    return f"{len(due_s)} ({told})" if told else "0"
+
+
 def measure(minutes: float) -> Iterator[Figure]:
     cycles = max(WARM_CYCLES + 1, round(60 * minutes / CYCLE_S))
     cycle_s = 60 * minutes / cycles
@@ -110,7 +124,7 @@ def measure(minutes: float) -> Iterator[Figure]:
             asked += int(outside.sum())
             lost += unanswered(ledger)
             twice += again
-            told = f"{bad} of {asked} bad beside the kills, {int(failed.sum())} in all"
+            told = f"{bad} of {asked} bad beside the kills, {_seconds(due_s[failed])} in all"
             print(
                 f"cycle {number + 1} of {cycles}, {role} killed: {told}; {held.actors[-1]} actors,"
                 f" {held.segments[-1]} segments, {held.tasks[-1]} tasks",

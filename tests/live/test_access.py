@@ -87,6 +87,23 @@ def test_nobody_without_a_token_gets_in(channel: grpc.Channel) -> None:
     assert nobody.ServerReady(pb.ServerReadyRequest()).ready
 
 
+def test_a_denied_login_is_recorded_with_its_address_over_both_ways(
+    guarded: Running, channel: grpc.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    denied = guarded.frontend.service.tenants.denied
+    for call in (
+        lambda: refused(stub(channel, "y" * 40).ModelInfer, ask("sum")),
+        lambda: http(f"{guarded.url}/v2", "y" * 40),
+    ):
+        denied.counts.clear()
+        with caplog.at_level("WARNING", "fermata"):
+            call()
+        (record,) = [each for each in caplog.records if each.message == "login denied"]
+        assert record.__dict__["fields"]["address"] == "127.0.0.1"
+        assert "yyyy" not in str(record.__dict__)
+        caplog.clear()
+
+
 def test_nothing_of_a_strangers_message_is_read(guarded: Running) -> None:
     """It is refused, or answered, by its headers: no message has to come, nor is one kept."""
     with grpc.insecure_channel(guarded.target) as one:

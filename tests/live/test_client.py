@@ -82,9 +82,9 @@ def test_load_names_what_is_wrong(running: Running) -> None:
         run("load", "--server", running.target)
 
 
-def test_a_video_is_streamed_and_answered(running: Running, tmp_path: Path) -> None:
+def film(path: Path) -> None:
+    """20 frames, each brighter than the one before."""
     av = pytest.importorskip("av")
-    path = tmp_path / "grey.mp4"
     with av.open(str(path), "w") as container:
         track = container.add_stream("mpeg4", rate=25)
         track.width, track.height = 64, 48
@@ -94,6 +94,11 @@ def test_a_video_is_streamed_and_answered(running: Running, tmp_path: Path) -> N
                 container.mux(packet)
         for packet in track.encode():
             container.mux(packet)
+
+
+def test_a_video_is_streamed_and_answered(running: Running, tmp_path: Path) -> None:
+    path = tmp_path / "grey.mp4"
+    film(path)
     common = ("--model", "picture", "--server", running.target, "--slo-ms", "1000")
     found = json.loads(run("stream", str(path), *common, "--json"))
     assert found["statuses"] == {"OK": 20}
@@ -104,6 +109,55 @@ def test_a_video_is_streamed_and_answered(running: Running, tmp_path: Path) -> N
     assert "5 of 5 frames within 1000 ms" in shown
     with pytest.raises(ConfigError, match="takes FP32 tensors, not pictures"):
         run("stream", str(path), "--model", "sum", "--server", running.target)
+
+
+def test_cameras_of_a_file_stream_together_and_trouble_stays_with_its_own(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    film(Path("film.mp4"))
+    Path("broken.mp4").write_bytes(b"no film")
+    Path("cameras.yaml").write_text(
+        "cameras:\n"
+        "- {name: gate, source: film.mp4}\n"
+        "- {name: yard, source: film.mp4, fps: 0, slo_ms: 900}\n"
+        "- {name: roof, source: broken.mp4}\n"
+    )
+    arguments = ("stream", "--cameras", "cameras.yaml", "--model", "picture")
+    arguments += ("--server", running.target, "--frames", "8", "--slo-ms", "2000")
+    done = CliRunner().invoke(app, (*arguments, "--json"), catch_exceptions=False)
+    assert done.exit_code == 1
+    gate, yard, roof = json.loads(done.stdout)
+    for each, name, slo_ms in ((gate, "gate", 2000), (yard, "yard", 900)):
+        assert (each["camera"], each["requests"], each["good"]) == (name, 8, 8)
+        assert each["slo_ms"] == slo_ms
+        assert each["trouble"] == ""
+    assert (roof["camera"], roof["requests"]) == ("roof", 0)
+    assert "cannot be opened as video" in roof["trouble"]
+    shown = CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
+    assert "100.0%" in shown
+    assert "cannot be" in shown
+
+
+def test_cameras_of_a_load_follow_emulated_uplinks(running: Running, tmp_path: Path) -> None:
+    path = tmp_path / "grey.mp4"
+    film(path)
+    how = ("--model", "picture", "--arrivals", "cameras", "--rate", "100", "--fps", "10")
+    how += ("--adapt", "--film", str(path), "--slo-ms", "1000")
+    found = measure(running, *how, "--uplink", "20")
+    assert found["requests"] == found["good"] == 100
+    assert found["worst_client_bad_rate"] == 0
+    # Frames of half a kilobyte need half a second and more each.
+    found = measure(running, *how, "--uplink", "0.008")
+    assert found["lost"] == 0
+    assert float(str(found["bad_rate"])) > 0.5
+    assert int(str(found["unsent"])) > 0
+    with pytest.raises(ConfigError, match="give --arrivals cameras"):
+        run("load", "--server", running.target, "--model", "picture", "--adapt")
+    with pytest.raises(ConfigError, match="takes FP32 tensors, not pictures"):
+        run("load", "--server", running.target, "--model", "sum", *how[2:])
+    with pytest.raises(ConfigError, match="uplink=-1: give Mbit/s above 0"):
+        run("load", "--server", running.target, *how, "--uplink", "-1")
 
 
 def test_frame_stream_yields_in_order_and_survives_a_reconnect() -> None:

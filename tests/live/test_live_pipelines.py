@@ -3,8 +3,7 @@
 import asyncio
 import io
 import json
-import os
-import signal
+import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +15,11 @@ import numpy as np
 import pytest
 import users_stages
 from PIL import Image
-from served import descendants, serving
+from served import serving
 from users_stages import HEIGHT, WIDTH, picture
 
-from benchmarks.kills import PROCESSES
-from benchmarks.live_server import title_of
 from benchmarks.one_process import serve_here
+from benchmarks.pipelines_kills import MARKS, kill_in
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import (
@@ -31,11 +29,13 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     split_bytes,
 )
+from fermata.commands.trace import chrome_events, read_spans
 from fermata.deployments.frontend.process import FrontendProcess
 
 pytestmark = pytest.mark.live
 
 SLO_MS = 5000
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PLAIN = {"mean": [0, 0, 0], "std": [1, 1, 1]}
 
 
@@ -111,8 +111,8 @@ def read(response: pb.ModelInferResponse) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[tuple[FrontendProcess, InferenceStub]]:
-    async with serve_here(CONFIG) as frontend:
+async def served(**more: object) -> AsyncIterator[tuple[FrontendProcess, InferenceStub]]:
+    async with serve_here({**CONFIG, **more}) as frontend:
         target = f"127.0.0.1:{frontend.server.grpc_port}"
         async with grpc.aio.insecure_channel(target) as channel:
             yield frontend, InferenceStub(channel)
@@ -123,7 +123,11 @@ async def nothing_is_left(frontend: FrontendProcess) -> None:
     async with asyncio.timeout(10):
         while frontend.hub.table.entries or frontend.hub.driver.queries.queries:
             await asyncio.sleep(0.01)
+        # Backends that have read a payload say so a little later.
+        while frontend.hub.arena.extents.used:
+            await asyncio.sleep(0.01)
     assert frontend.hub.table.payload_bytes == 0
+    assert frontend.hub.driver.waiters == {}
 
 
 def test_crops_are_classified_in_the_clients_pixels() -> None:
@@ -205,6 +209,32 @@ def test_refusals_say_which_stage_and_why() -> None:
     asyncio.run(play())
 
 
+def test_a_trace_shows_a_query_across_its_stages(tmp_path: Path) -> None:
+    async def play() -> None:
+        traces = {"folder": str(tmp_path), "share": 0.0}
+        async with served(traces=traces) as (frontend, stub):
+            pixels = picture(("red", 2, 4), ("red", 10, 30), ("blue", 31, 60))
+            await stub.ModelInfer(message("joined", pixels))
+            await stub.ModelInfer(message("joined", pixels), metadata=(("traceparent", PARENT),))
+            await nothing_is_left(frontend)
+
+    asyncio.run(play())
+    spans = list(read_spans(tmp_path))
+    assert {each.trace_id for each in spans} == {PARENT[3:35]}
+    (query,) = (each for each in spans if each.name == "query")
+    assert query.parent_id == PARENT[36:52]
+    below = [each for each in spans if each.parent_id == query.span_id]
+    parts = sorted(each.attributes["application"] for each in below if each.name == "receive")
+    assert parts == ["classify", "classify", "classify", "count", "detect"]
+    worked = [(each.name, each.attributes.get("stage")) for each in below]
+    assert ("transform", "detect") in worked
+    assert ("join", "count") in worked
+    assert ("answer", None) in worked
+    assert all(query.start_ns <= each.start_ns <= each.end_ns <= query.end_ns for each in spans)
+    drawn = [each["name"] for each in chrome_events(spans) if each["ph"] == "X"]
+    assert drawn.count("joined") == 1
+
+
 def test_a_client_that_leaves_frees_everything() -> None:
     async def play() -> None:
         async with served() as (frontend, stub):
@@ -220,33 +250,60 @@ def test_a_client_that_leaves_frees_everything() -> None:
     asyncio.run(play())
 
 
-async def ask_all(port: int, pixels: Sequence[Any], backend: int) -> list[dict[str, Any]]:
-    """Send queries, and kill a backend while they are under way."""
+def test_clients_that_leave_at_any_stage_free_everything() -> None:
+    async def play() -> None:
+        rng = random.Random(1_000_003)
+        async with served() as (frontend, stub):
+            pixels = picture(*(("red", 8 * each, 8 * each + 6) for each in range(8)))
+            target = f"127.0.0.1:{frontend.server.grpc_port}"
+            for model in ("objects", "gaps", "joined") * 10:
+                # A call that is cancelled, a connection that ends, and one that stays.
+                async with grpc.aio.insecure_channel(target) as channel:
+                    gone = InferenceStub(channel).ModelInfer(message(model, pixels))
+                    cancelled = stub.ModelInfer(message(model, pixels))
+                    stays = stub.ModelInfer(message(model, pixels))
+                    await asyncio.sleep(rng.uniform(0.0, 0.02))
+                    cancelled.cancel()
+                assert read(await stays)["pipeline"] == model
+                assert gone.done()
+            await nothing_is_left(frontend)
+
+    asyncio.run(play())
+
+
+async def ask_all(
+    port: int, pixels: Sequence[Any], stage: str, marks: Path
+) -> list[dict[str, Any]]:
+    """Send queries, and kill a backend in a batch of a stage while they are under way."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = InferenceStub(channel)
         calls: list[Any] = []
         for number, each in enumerate(pixels):
             calls.append(asyncio.ensure_future(_answer(stub, each)))
             if number == len(pixels) // 2:
-                os.kill(backend, signal.SIGKILL)
-            await asyncio.sleep(0.005)
-        return list(await asyncio.gather(*calls))
+                calls.append(asyncio.create_task(asyncio.to_thread(kill_in, stage, marks)))
+            await asyncio.sleep(0.01)
+        return [each for each in await asyncio.gather(*calls) if each is not None]
 
 
 async def _answer(stub: InferenceStub, pixels: Any) -> dict[str, Any]:
     return read(await stub.ModelInfer(message("objects", pixels)))
 
 
-def test_a_backend_that_dies_loses_no_query(tmp_path: Path) -> None:
+def test_backends_that_die_in_any_stage_lose_no_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy(Path(users_stages.__file__), tmp_path / "users_stages.py")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    monkeypatch.setenv(MARKS, str(marks))
     config = {**CONFIG, "backend": {"device": "cpu", "count": 2, "cpus": 0.5, "spare": False}}
-    counts = [number % 5 for number in range(200)]
+    counts = [number % 5 for number in range(100)]
     pixels = [
         picture(*(("green", 8 * each, 8 * each + 6) for each in range(count))) for count in counts
     ]
     with serving(tmp_path, config, backends=2) as server:
-        backends = [
-            pid for pid in descendants(server.process.pid) if PROCESSES["backend"] in title_of(pid)
-        ]
-        answers = asyncio.run(ask_all(server.grpc_port, pixels, max(backends)))
-        assert [len(each["stages"]["classify"]) for each in answers] == counts
+        for stage in ("detect", "classify"):
+            server.wait(backends=2)
+            answers = asyncio.run(ask_all(server.grpc_port, pixels, stage, marks))
+            assert [len(each["stages"]["classify"]) for each in answers] == counts

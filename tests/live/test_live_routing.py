@@ -21,7 +21,7 @@ from fermata.router.policies.rl.checkpoint import load_checkpoint
 from fermata.simulator.learning.ppo import Settings
 from fermata.simulator.learning.training import Lesson, train
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 SLO_MS = 300
 CALM_RPS, BURST_RPS = 4.0, 45.0

@@ -172,3 +172,23 @@ def test_a_sub_cluster_grows_by_its_own_load(tmp_path: Path) -> None:
             more = [(home, ["dogs-1"]), (home, ["dogs-1"]), (1 - home, ["cats-1"])]
             wait_until(lambda: models(server) == sorted(more), 90)
             assert given.result()["lost"] == 0
+
+
+@pytest.mark.long
+def test_a_second_router_opens_once_the_load_needs_it(tmp_path: Path) -> None:
+    changes = {
+        "applications": CONFIG["applications"][:2],
+        "backend": CONFIG["backend"] | {"count": 2},
+        "sub_clusters": {"count": "auto", "count_max": 2},
+        "epochs": {"every_s": 8, "move_s": 6, "rate_max_rps": 30},
+        "autoscaler": {"minimum": 2, "maximum": 6, "window_s": 3},
+    }
+    with serving(tmp_path, CONFIG | changes, backends=2) as server:
+        assert [home_of(server, name) for name in ("cats", "dogs")] == [0, 0]
+        with ThreadPoolExecutor() as threads:
+            loads = [threads.submit(load, server, name, 20.0, 60.0) for name in ("cats", "dogs")]
+            wait_until(lambda: home_of(server, "cats") != home_of(server, "dogs"), 60)
+            told = [each.result() for each in loads]
+        for each in told:
+            assert each["lost"] == 0, each
+            assert each["good"] > 0.98 * each["requests"], each

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -264,4 +265,8 @@ def test_every_embedded_model_opens_and_answers_each_request(
     # Training alone tells the rest.
     learnt = {each: getattr(model.card, each) for each in ("accuracy", "recall", "file_bytes")}
     assert replace(described, **learnt) == model.card
-    assert len(model(model.card.make_batch(3))) == 3
+    answers = model(model.card.make_batch(3))
+    # By name, where a model has several outputs.
+    outputs = list(answers.values()) if isinstance(answers, Mapping) else [answers]
+    assert [len(each) for each in outputs] == [3] * len(outputs)
+    assert outputs

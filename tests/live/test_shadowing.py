@@ -79,7 +79,7 @@ def user_folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("installed", ["checkout", "wheel"])
+@pytest.mark.parametrize("installed", [pytest.param("checkout", marks=pytest.mark.long), "wheel"])
 def test_neither_hides_the_other_and_no_module_has_two_names(
     tmp_path: Path, installed: str
 ) -> None:

@@ -69,6 +69,8 @@ def choosing(name: str, **changes: object) -> Build:
 
 SOURCES: dict[str, Build] = {
     **{name: from_catalog(name) for name in POLICIES},
+    # Coarse, so that its tables are solved in no time.
+    "ramsis": from_catalog("ramsis", bins=10, queue_max=4),
     "model-switching": from_catalog("model-switching", sustained_rps=(100.0,)),
     "deferred, auto": from_catalog("deferred", hold="auto"),
     "deferred, hold at most 5 ms": from_catalog("deferred", hold_ns_max=ms(5)),

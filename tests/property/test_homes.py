@@ -125,7 +125,7 @@ class Homes(RuleBasedStateMachine):
         if home in self.table.homes.of(application):
             self.table.on_result(self.now_ns, 9, Result(rid, "v", 1, 0, 0))
         else:
-            self.table.on_dropped(self.now_ns, Dropped(rid, MOVED))
+            self.table.on_dropped(self.now_ns, Dropped(rid, MOVED), home)
         self.carry_out()
 
     @invariant()

@@ -16,9 +16,10 @@ from fermata.router.core.events import Advise, ClientReport
 from fermata.router.policies.family import family_of
 from fermata.router.policies.jellyfish.decision import Decider, SearchEffort
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, Post
+from fermata.router.policies.jellyfish.options import JellyfishOptions
 from fermata.router.policies.jellyfish.problem import Client, check_plan, make_client, make_zoo
 from fermata.router.policies.jellyfish.selection.annealing import Cooling
-from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.jellyfish.source import Jellyfish
 
 FAST = ([10, 14, 18, 22], [15, 22, 29, 36], [25, 40, 55, 70])
 SLOWER = 3

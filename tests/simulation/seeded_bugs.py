@@ -47,7 +47,8 @@ def lost_acknowledgement(what: object) -> None:
 def double_grant(what: object) -> None:
     """A router takes a request that a backend has already for a new one."""
     if isinstance(what, LiveRouter):
-        submit = what._submit
+        submissions = what.submissions
+        submit = submissions.submit
 
         def forgetful(now_ns: int, link: LinkPeer, message: Submit) -> None:
             held = message.rid in what.fleet.in_flight.rids
@@ -56,7 +57,7 @@ def double_grant(what: object) -> None:
             if held:
                 what.fleet.in_flight.rids.add(message.rid)
 
-        what._submit = forgetful  # type: ignore[method-assign, assignment]
+        submissions.submit = forgetful  # type: ignore[method-assign, assignment]
 
 
 def kept_in_the_queue(what: object) -> None:

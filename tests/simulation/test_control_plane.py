@@ -2,10 +2,11 @@
 
 import pytest
 
-from fermata.fault_simulator.actors import SimulatedActor
+from fermata.fault_simulator.actors import SimulatedActor, end_actor
 from fermata.fault_simulator.deployment import BACKENDS_MAX
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import YOUNG_NS, Invariants
+from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import REPLACE_NS, SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
@@ -33,7 +34,7 @@ class Play:
         return [each.host.term for each in self.routers() if each.host is not None]
 
     def finish(self) -> None:
-        self.system.settle()
+        settle(self.system)
         self.invariants.check_clean()
 
 
@@ -61,7 +62,7 @@ def test_other_code_gets_routers_of_its_own(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_router_that_somebody_ends_is_made_anew(seed: int) -> None:
     play = Play(seed)
-    play.system.end_router(play.routers()[-1])
+    end_actor(play.system.named, play.routers()[-1])
     play.finish()
     assert len(play.routers()) == len(play.system.seats)
 

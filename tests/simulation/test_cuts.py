@@ -8,6 +8,7 @@ import pytest
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
+from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
@@ -30,7 +31,7 @@ def test_whoever_met_a_cut_link_runs_elsewhere(seed: int) -> None:
         host = rng.choice(system.backends)
         world.after(at_ns, partial(world.network.cut, frontend.loop, host.loop))
     world.run_until(world.now_ns + LOAD_NS)
-    system.settle()
+    settle(system)
     invariants.check_clean()
     outcomes = [each.outcomes[0] for each in system.clients.ledger]
     ends = Counter(each.reason if isinstance(each, Refusal) else "served" for each in outcomes)

@@ -90,9 +90,10 @@ def test_yaml_blocks_of_the_scenario_page_are_scenarios() -> None:
         assert read_scenario(yaml.safe_load(block.text)).applications
 
 
-def test_yaml_blocks_of_the_pipelines_page_are_a_serving_file_and_a_scenario() -> None:
-    served, simulated = blocks(ROOT / "docs/pipelines.md", "yaml")
-    assert registry(read_config(yaml.safe_load(served.text))).find("objects")
+def test_yaml_blocks_of_the_pipelines_page_are_serving_files_and_a_scenario() -> None:
+    objects, words, simulated = blocks(ROOT / "docs/pipelines.md", "yaml")
+    assert registry(read_config(yaml.safe_load(objects.text))).find("objects")
+    assert registry(read_config(yaml.safe_load(words.text))).find("words")
     assert read_scenario(yaml.safe_load(simulated.text)).pipelines
 
 

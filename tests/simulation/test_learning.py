@@ -84,7 +84,7 @@ def test_the_exported_network_is_the_trained_one() -> None:
     assert limits == pytest.approx(log_limits.numpy(), abs=1e-4)
 
 
-@pytest.mark.parametrize("batching", [False, True])
+@pytest.mark.parametrize("batching", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_training_makes_a_policy_that_serves_bursts(batching: bool, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs the extra torch")
     from benchmarks.rl import slots

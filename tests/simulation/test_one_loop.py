@@ -122,8 +122,8 @@ def run_simulator(scenario: Scenario) -> tuple[Record, RunLog]:
     loop.record = Record()
     log = driver.run()
     up_or_coming = [
-        len(members) + list(control.starting.values()).count(rank)
-        for rank, members in enumerate(control.members)
+        len(members) + list(control.backends.starting.values()).count(rank)
+        for rank, members in enumerate(control.backends.members)
     ]
     if loop.scaler is not None:
         # Whatever was decided has been carried out.
@@ -222,7 +222,7 @@ def run_control_plane(
 
 
 AUTOSCALER = {"window_s": 1, "startup_s": 0.5, "minimum": 3, "maximum": 30}
-EPOCHS = {"every_s": 6, "sub_clusters": 2, "solve_s": 0.5, "memory_weight": 0.1}
+EPOCHS = {"every_s": 6, "sub_clusters": 2, "solve_s": 3, "memory_weight": 0.1}
 TIGHT = {**EPOCHS, "memory_mb": 478}
 """Room for two models, but not for a third while two change places."""
 

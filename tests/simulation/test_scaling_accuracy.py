@@ -11,7 +11,7 @@ RATE_RPS = 100.0
 @pytest.mark.parametrize(
     ("accuracy", "planned"),
     # By simulation of the central queue at each number, as `fermata policy ramsis plan` has it.
-    [(0.75, 4), (0.77, 4), (0.82, 10)],
+    [(0.75, 4), (0.77, 4), pytest.param(0.82, 10, marks=pytest.mark.long)],
 )
 def test_it_settles_where_the_planner_says_from_any_start(accuracy: float, planned: int) -> None:
     for start in (2, 8, 32):
@@ -24,7 +24,9 @@ def test_it_settles_where_the_planner_says_from_any_start(accuracy: float, plann
         assert bad_rate <= 0.01
 
 
-@pytest.mark.parametrize("policy", ["ramsis", "jellyfish-plus"])
+@pytest.mark.parametrize(
+    "policy", [pytest.param("ramsis", marks=pytest.mark.long), "jellyfish-plus"]
+)
 def test_a_policy_that_is_less_accurate_gets_more(policy: str) -> None:
     log = simulate(held(0.77, 8, RATE_RPS, policy))
     reached, bad_rate = settled(log)

@@ -8,6 +8,7 @@ import pytest
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
+from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import ms, seconds
@@ -58,11 +59,11 @@ def test_the_only_backend_is_killed_three_times_and_hardly_missed(seed: int) -> 
     for _ in range(KILLS):
         play.run(seconds(1))
         (host,) = play.spares.holders()
-        play.system.excused.add(host.process.settings.number)
+        play.system.harm.excused.add(host.process.settings.number)
         play.system.lose_backend(host)
         play.run(KILL_EACH_NS - seconds(1))
         numbers.append(play.serves())
-    play.system.settle()
+    settle(play.system)
     play.invariants.check_clean()
     assert len(set(numbers)) == KILLS + 1
     assert play.spares.takeovers == KILLS
@@ -79,7 +80,7 @@ def test_a_first_that_is_only_stopped_keeps_its_place() -> None:
     """Nobody reaches it, and nobody runs anything in its place: it might go on at any time."""
     play = Play(1)
     (host,) = play.spares.holders()
-    play.system.excused.add(host.process.settings.number)
+    play.system.harm.excused.add(host.process.settings.number)
     play.load(seconds(3))
     host.loop.hold(stopped=True)
     play.run(seconds(2))
@@ -87,7 +88,7 @@ def test_a_first_that_is_only_stopped_keeps_its_place() -> None:
     assert play.spares.takeovers == 0
     host.loop.go_on()
     play.run(seconds(1))
-    play.system.settle()
+    settle(play.system)
     play.invariants.check_clean()
     assert play.ends()["served"] > 10
     assert set(play.ends()) <= {"served", "late", "expired", *TRUE}
@@ -101,7 +102,7 @@ def test_a_backend_that_is_not_wanted_any_more_takes_its_spare_along() -> None:
     play.run(seconds(1))
     play.system.drain_backend(before)
     play.run(seconds(6))
-    play.system.settle()
+    settle(play.system)
     play.invariants.check_clean()
     assert not before.loop.alive
     assert play.spares.takeovers == 0

@@ -7,6 +7,7 @@ from fermata.fault_simulator.deployment import ENCODED
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.processes import RouterHost
+from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
@@ -50,7 +51,7 @@ class Play:
     def finish(self) -> None:
         self.schedule.heal()
         self.world.run_until(self.world.now_ns + LOAD_NS)
-        self.system.settle()
+        settle(self.system)
         self.invariants.check_clean()
 
     def unserved(self) -> list[str]:

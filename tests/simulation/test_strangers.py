@@ -7,6 +7,7 @@ from fermata.fault_simulator.deployment import ENCODED
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.run import run_seed
+from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
@@ -44,7 +45,7 @@ def test_no_crowd_of_strangers_ends_or_misleads_a_process(seed: int) -> None:
         assert sorted(frontend.hub.backends) == system.backend_numbers()
     assert {each.process.pipeline.term for each in system.backends} == {term}
     schedule.heal()
-    system.settle()
+    settle(system)
     invariants.check_clean()
     waited = [each for each in system.clients.ledger if each.model is ENCODED]
     assert len(waited) > 20

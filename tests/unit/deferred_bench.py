@@ -36,12 +36,13 @@ class Bench:
         self.dropped: list[tuple[int, int, str]] = []
         """(when in ns, request id, reason)."""
 
-    def send(self, at_ns: int, slo_ns: int, start_by_ns: int = NEVER) -> int:
+    def send(self, at_ns: int, slo_ns: int, start_by_ns: int = NEVER, rows: int = 1) -> int:
         """Go on to that time and hand a request in."""
         self.advance(at_ns - 1)
         self._end_batches(at_ns)
         request = Request(self.rid, 0, at_ns, at_ns + slo_ns)
         request.start_by_ns = start_by_ns
+        request.rows = rows
         self.rid += 1
         self.engine.on_request(at_ns, request)
         self.carry_out(at_ns)

@@ -1,14 +1,12 @@
 """Seeded bugs of queries and of requests that come together, beside those of `core_bugs`."""
 
-from core_bugs import BUGS, Bug, breaks
+from core_bugs import breaks
 from query_world import QueryWorld
 from told import Told, make
 
 from fermata.foundation.units import ms
 from fermata.router.core.events import Request
 from fermata.router.core.queries.pipeline import Pipeline, Stage
-
-__all__ = ["BUGS", "Bug"]
 
 LINE = Pipeline((Stage(0, (1,)), Stage(1)), ms(100))
 
@@ -17,12 +15,12 @@ def request(rid: int, application: int = 0) -> Request:
     return Request(rid, application, 0, ms(50))
 
 
-@breaks("Engine.on_requests", "request.application == application")
+@breaks("Intake.on_requests", "request.application == application")
 def requests_of_two_applications_come_together() -> None:
     make(Told()).on_requests(0, [request(0), request(1, application=1)])
 
 
-@breaks("Engine.on_requests", "request.rid not in self.outbox.queued")
+@breaks("Intake.on_requests", "request.rid not in self.outbox.queued")
 def one_request_comes_twice_at_once() -> None:
     again = request(0)
     engine = make(Told())
@@ -30,14 +28,14 @@ def one_request_comes_twice_at_once() -> None:
     engine.on_requests(0, [again])
 
 
-@breaks("Engine.on_requests", "request.apart is None")
+@breaks("Intake.on_requests", "request.apart is None")
 def one_that_is_kept_apart_comes_with_others() -> None:
     apart = request(0)
     apart.apart = (0, 0)  # type: ignore[assignment]
     make(Told()).on_requests(0, [apart])
 
 
-@breaks("Engine.on_requests", "request.allowed is None")
+@breaks("Intake.on_requests", "request.allowed is None")
 def one_that_asks_for_variants_comes_with_others() -> None:
     choosy = request(0)
     choosy.allowed = frozenset({0})

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from router_world import FakeLink
 
-from fermata.deployments.backend.process import OTHERS, BackendProcess
+from fermata.deployments.backend.meter import OTHERS
+from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.router.links.messages import FrontendAddress
 from fermata.router.live.fleet.peers import MET_MAX, BackendPeer
@@ -20,9 +21,9 @@ async def nowhere() -> str:
 def test_reasons_of_failures_are_kept_apart_up_to_a_bound() -> None:
     backend = BackendProcess(SETTINGS, {}, nowhere)
     for count in range(3 * SETTINGS.reasons_max):
-        backend._count(f"no such token: {count}")
-    assert len(backend.failures) == SETTINGS.reasons_max + 1
-    assert backend.failures[OTHERS] == 2 * SETTINGS.reasons_max
+        backend.failures.count(f"no such token: {count}")
+    assert len(backend.failures.counts) == SETTINGS.reasons_max + 1
+    assert backend.failures.counts[OTHERS] == 2 * SETTINGS.reasons_max
     assert backend.meter.failures == 3 * SETTINGS.reasons_max
 
 

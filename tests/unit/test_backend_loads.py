@@ -45,13 +45,13 @@ def test_a_model_that_is_asked_for_twice_is_loaded_once() -> None:
     async def play() -> None:
         store = SlowStore()
         process = make(store)
-        one, two = process._start(process._load("v")), process._start(process._load("v"))
+        one, two = (process._start(process.variants.load("v")) for _ in range(2))
         await asyncio.sleep(0.01)
         store.go.set()
         await asyncio.gather(one, two)
         assert store.loads == ["v"]
-        assert list(process.runners) == ["v"]
-        assert process.loading == {}
+        assert list(process.variants.runners) == ["v"]
+        assert process.variants.loading == {}
 
     asyncio.run(play())
 
@@ -61,10 +61,10 @@ def test_whatever_a_load_raises_is_told() -> None:
         store = SlowStore(RuntimeError("CUDA error"))
         store.go.set()
         process = make(store)
-        await process._load("v")
-        assert process.trouble == {"v": "CUDA error"}
-        assert process.runners == {}
-        assert process.loading == {}
+        await process.variants.load("v")
+        assert process.variants.trouble == {"v": "CUDA error"}
+        assert process.variants.runners == {}
+        assert process.variants.loading == {}
 
     asyncio.run(play())
 
@@ -73,12 +73,12 @@ def test_a_model_that_is_unloaded_while_it_loads_goes_at_once() -> None:
     async def play() -> None:
         store = SlowStore()
         process = make(store)
-        loading = process._start(process._load("v"))
+        loading = process._start(process.variants.load("v"))
         await asyncio.sleep(0.01)
-        process.loading["v"] = False
+        process.variants.loading["v"] = False
         store.go.set()
         await loading
-        assert process.runners == {}
+        assert process.variants.runners == {}
         assert store.given_back == ["v"]
 
     asyncio.run(play())

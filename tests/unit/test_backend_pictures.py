@@ -15,12 +15,12 @@ pytest.importorskip("torchvision")
 import torch
 
 from fermata.deployments.backend.batch_pipeline import PipelineJob
+from fermata.deployments.backend.execution.captured import Staged
 from fermata.deployments.backend.execution.executor import (
     BatchOutcome,
     Executor,
     request_outputs,
 )
-from fermata.deployments.backend.execution.graphs import Staged
 from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import Array, InputError, Item, RowItems
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
@@ -108,18 +108,18 @@ class Buffers(PlainRunner):
 
     def stage_by(self, size: int, fill: Callable[[Staged], None]) -> Staged:
         host, device = (torch.zeros((8, 3, SIDE, SIDE), dtype=torch.uint8) for _ in range(2))
-        spare = Staged(host, host.numpy(), device, None, size, kept=False)
+        spare = Staged([host], [host.numpy()], [device], None, size, kept=False)
         fill(spare)
         return spare
 
     def stage(self, items: Sequence[Array]) -> Any:
         return self.stage_by(
             len(items),
-            lambda spare: spare.device[: len(items)].copy_(torch.from_numpy(np.stack(items))),
+            lambda spare: spare.device[0][: len(items)].copy_(torch.from_numpy(np.stack(items))),
         )
 
     def run(self, staged: Any) -> Any:
-        return super().run(staged.device[: staged.size].numpy())
+        return super().run(staged.device[0][: staged.size].numpy())
 
 
 def on_device() -> PictureRunner:

@@ -3,13 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from child_process import child
 
 from fermata.deployments.backend.seats import FileLock, Holder, Seat, claim_seat
 
@@ -26,16 +25,9 @@ sys.stdin.read()
 SOON_S = 10.0
 
 
-@contextmanager
-def first(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def first(folder: Path) -> AbstractContextManager[subprocess.Popen[str]]:
     """Another process that serves."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", HOLD, str(folder)]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "gpu-0\n"
-        yield process
-        process.kill()
+    return child(HOLD, folder, says="gpu-0")
 
 
 def waits(seat: Seat) -> threading.Event:

@@ -157,7 +157,7 @@ def test_outputs_that_no_message_holds_are_refused_with_their_size() -> None:
     ]
 
 
-def test_input_that_never_comes_is_given_up_with_a_word() -> None:
+def test_an_input_that_does_not_come_is_left_to_the_router() -> None:
     pipeline = ready()
     order(pipeline, 1, 1, 2, start_in_ns=ms(3))
     give(pipeline, 1)
@@ -165,13 +165,26 @@ def test_input_that_never_comes_is_given_up_with_a_word() -> None:
     pipeline.on_time(ms(103) - 1)
     assert pipeline.take_effects() == []
     pipeline.on_time(ms(103))
+    [job] = begun(pipeline.take_effects())
+    assert pipeline.wake_at_ns() == NEVER
+    assert give(pipeline, 2) == []
+    effects = finish(pipeline, job, ms(109))
+    assert [each.result.rid for each in effects if isinstance(each, SendResults)] == [1]
+    assert reported(effects)[0].left_out == (2,)
+
+
+def test_a_step_whose_input_does_not_come_is_refused_and_its_state_kept() -> None:
+    pipeline = ready()
+    run = Run(1, "v", (1, 2), 0, ms(5))
+    assert pipeline.on_run(0, pipeline.term, run, keeps_states=True) is None
+    give(pipeline, 1)
+    pipeline.on_time(ms(100))
     effects = pipeline.take_effects()
     [reply] = [each for each in effects if isinstance(each, SendResults)]
     assert (reply.result.rid, reply.result.error) == (2, "its input was not there in time")
     assert reply.result.input_late
-    assert len(begun(effects)) == 1
-    assert pipeline.wake_at_ns() == NEVER
-    assert give(pipeline, 2) == []
+    [job] = begun(effects)
+    assert reported(finish(pipeline, job, ms(109)))[0].left_out == ()
 
 
 def test_a_failure_is_left_to_the_router() -> None:
@@ -246,6 +259,8 @@ class World:
                 self.answered += effect.returned.rids
             elif isinstance(effect, ReportDone):
                 self.ended.append(effect.done.batch)
+                # The router has these now, of frontends that are still there.
+                self.answered += [each for each in effect.done.left_out if each in self.wanted]
 
     def step(self, act: str, pick: int) -> None:
         pipeline = self.pipeline

@@ -14,7 +14,8 @@ from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import family_of
-from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.jellyfish.options import JellyfishOptions
+from fermata.router.policies.jellyfish.source import Jellyfish
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
 

@@ -31,7 +31,8 @@ from fermata.router.links.messages import ClientNetworkReport
 from fermata.router.live.cameras import cameras
 from fermata.router.policies.family import family_of
 from fermata.router.policies.jellyfish.left_out import LeftOut, why_left_out
-from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.jellyfish.options import JellyfishOptions
+from fermata.router.policies.jellyfish.source import Jellyfish
 from fermata.router.telemetry.dashboard_frames import DashboardFrame, read_frame
 from fermata.router.telemetry.snapshot import CameraSnapshot
 from fermata.router.telemetry.stream_counts import StreamCounts

@@ -53,6 +53,27 @@ def test_fall_shows_before_the_second_is_over() -> None:
     assert estimator.bandwidth_bps(370 * MS) == pytest.approx(10e6)
 
 
+@pytest.mark.parametrize(("faster", "mbps"), [(1, 10 * 11 / 10.5), (2, 20), (5, 20)])
+def test_rise_shows_before_the_second_is_over(faster: int, mbps: float) -> None:
+    estimator = BandwidthEstimator()
+    for index in range(10 + faster):
+        took_ms = 10 if index < 10 else 5
+        estimator.on_sent(index * 40 * MS, index, 100_000)
+        estimator.on_acknowledged(index * 40 * MS + took_ms * MS, index)
+    # One fast frame may be chance: it counts as one of the second.
+    assert estimator.bandwidth_bps((index * 40 + 10) * MS) == pytest.approx(mbps * 1e6)
+
+
+def test_noise_is_no_rise() -> None:
+    estimator = BandwidthEstimator()
+    took_ms = [10, 5, 10, 10, 8, 10, 6, 7]
+    for index, each_ms in enumerate(took_ms):
+        estimator.on_sent(index * 40 * MS, index, 100_000)
+        estimator.on_acknowledged(index * 40 * MS + each_ms * MS, index)
+    # The last two are fast, but one before was faster.
+    assert estimator.bandwidth_bps(300 * MS) == pytest.approx(8 / sum(took_ms) * 1e8)
+
+
 def test_frame_that_is_overdue_bounds_the_bandwidth() -> None:
     estimator = BandwidthEstimator()
     estimator.on_sent(0, 0, 100_000)

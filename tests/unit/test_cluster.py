@@ -21,11 +21,24 @@ def make(
     jitter: tuple[tuple[int, float], ...] = ((0, 0.0),),
     start_ns: int = 0,
     variation: float = 0.0,
+    slow: tuple[float, float] = (0.0, 1.0),
+    fetch_ns: int = 0,
 ) -> EmulatedCluster:
     costs = Costs()
     costs.add(0, [ms(4 + size) for size in range(1, 17)])
     rng = random.Random(1)
-    return EmulatedCluster(backends, costs, dispatch_ns, jitter, faults, start_ns, rng, variation)
+    return EmulatedCluster(
+        backends,
+        costs,
+        dispatch_ns,
+        jitter,
+        faults,
+        start_ns,
+        rng,
+        variation,
+        slow=slow,
+        fetch_ns=fetch_ns,
+    )
 
 
 def batch_of(size: int) -> Batch:
@@ -72,6 +85,27 @@ def test_batch_starts_once_it_has_arrived() -> None:
     cluster = make(dispatch_ns=ms(1))
     cluster.accept(ms(3), 0, batch_of(2))
     assert finish(cluster) == (ms(10), 2, ms(4), ms(6))
+
+
+def test_inputs_come_one_after_the_other_beside_the_batch_that_runs() -> None:
+    cluster = make(dispatch_ns=ms(1), fetch_ns=ms(2))
+    cluster.accept(0, 0, batch_of(1))
+    cluster.accept(ms(1), 0, batch_of(2))
+    assert finish(cluster) == (ms(8), 1, ms(3), ms(5))
+    # Its inputs were there at 6 ms.
+    assert finish(cluster) == (ms(14), 2, ms(8), ms(6))
+    cluster.accept(ms(14), 0, batch_of(3))
+    assert finish(cluster) == (ms(28), 3, ms(21), ms(7))
+
+
+def test_some_runs_are_held_up() -> None:
+    cluster = make(slow=(0.1, 3.0))
+    runs_ns = []
+    for _ in range(1000):
+        cluster.accept(0, 0, batch_of(1))
+        runs_ns.append(finish(cluster)[3])
+    assert set(runs_ns) == {ms(5), ms(15)}
+    assert 70 <= runs_ns.count(ms(15)) <= 130
 
 
 def test_waiting_batch_starts_when_the_running_one_ends() -> None:

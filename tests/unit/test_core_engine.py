@@ -6,7 +6,7 @@ from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Blame, Drop, DropReason, Verdict
-from fermata.router.core.matching.rank import RULES
+from fermata.router.core.matching.matcher import RULES
 
 
 def test_engine_never_asks_to_be_woken_in_the_past() -> None:
@@ -169,6 +169,18 @@ def fail(engine: Engine, backend: int, now_ns: int) -> None:
     running = engine.backend(backend).running
     assert running is not None
     engine.on_done(now_ns, backend, 0, failed="boom", left_out=list(running.requests))
+
+
+def test_a_request_whose_input_is_late_runs_once_more_and_is_then_told_so() -> None:
+    engine = make(Told(), backends=1)
+    send(engine, 0)
+    for now_ns in (ms(10), ms(20)):
+        running = engine.backend(0).running
+        assert running is not None
+        engine.on_done(now_ns, 0, 0, size=0, left_out=list(running.requests))
+    assert ran(engine) == [(0, 0, [0]), (0, 10, [0])]
+    assert engine.ledger.applications[0].drops == {DropReason.INPUT_LATE: 1}
+    assert not engine.outbox.queued
 
 
 def verdicts(engine: Engine) -> list[tuple[int, str]]:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import matching_bugs  # noqa: F401 - it enters its bugs when it is imported, as the next one does
 import pytest
-from query_bugs import BUGS, Bug
+import query_bugs  # noqa: F401
+from core_bugs import BUGS, Bug
 
 import fermata.router.core
 

@@ -378,3 +378,19 @@ def test_ripe_bids_take_no_more_room_than_there_are_bids(backends: int) -> None:
     # Backends may be away for hours, and each request makes a new key.
     ripe = engine.ranks[0].lanes[0].ripe.values()
     assert sum(len(each.heap) for each in ripe) <= 64
+
+
+def test_a_slow_backend_that_runs_is_not_refused() -> None:
+    source = Told()
+    engine = make(source, lead_ns=ms(2))
+    engine.costs.backend_factor = {0: 8.0}
+    send(engine, 0)
+    source.declines = {0}
+    send(engine, 1)
+    advance(engine, ms(45))
+    # It was offered before it was free; what runs there tells how slow it is.
+    assert engine.costs.refusals == {}
+    engine.on_done(ms(45), 0, ms(40))
+    engine.costs.backend_factor = {0: 8.0}
+    send(engine, 2, ms(46))
+    assert engine.costs.refusals[0] > 0

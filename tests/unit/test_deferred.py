@@ -185,6 +185,24 @@ def test_in_overload_heads_make_room_for_the_largest_full_batch(losing: bool) ->
         assert not bench.dropped
 
 
+def test_in_overload_heads_make_room_for_a_batch_of_whole_requests() -> None:
+    bench = Bench(DeferredOptions(hold="eager"))
+    bench.source.window = 2
+    for _ in range(10):
+        bench.send(0, ms(4.9))
+    lost = bench.rid
+    bench.send(ms(1), ms(12))
+    bench.advance(ms(2))
+    urgent = bench.send(ms(2), ms(12))
+    others = [bench.send(ms(5), ms(20), rows=2) for _ in range(4)]
+    bench.dropped.clear()
+    bench.advance(ms(7))
+    # As above, with the eight places of the others taken by four.
+    assert bench.ran[0][1] == [lost]
+    assert bench.ran[1][1] == others
+    assert [rid for _, rid, _ in bench.dropped] == [urgent]
+
+
 def test_candidate_that_expires_is_built_anew() -> None:
     bench = Bench(DeferredOptions(wait_margin=0.0), backends=0)
     for slo_ms in (10, 30, 30):

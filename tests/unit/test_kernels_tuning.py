@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from fermata.deployments.backend.execution.graphs import PLAIN, CapturedGraph
+from fermata.deployments.backend.execution.captured import PLAIN, CapturedGraph
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.kernels.substitution import input_of, substituted
 from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError
@@ -51,10 +51,10 @@ class Played:
             yield
 
     def sample(self, size: int) -> Any:
-        return torch.from_numpy(self.model.card.make_batch(size))
+        return [torch.from_numpy(self.model.card.make_batch(size))]
 
     def compute(self, batch: Any) -> Any:
-        return self.model.forward(batch)
+        return (self.model.forward(batch),)
 
     def capture(self, size: int, pool: Any, way: str = PLAIN, stream: Any = None) -> CapturedGraph:
         self.captured.append((size, way))

@@ -1,100 +1,23 @@
 """Queries at a live router: parts that frontends submit, hand on and cancel; each ends once."""
 
-from router_world import LOST, TABLE, FakeLink, FakeWake, World, rid
+from pipeline_world import GAPS, JOINED, SIDE_JOIN, PipelineWorld
+from router_world import LOST, FakeLink, rid
 
 from fermata.foundation.units import ms
-from fermata.router.assembly import RouterConfig
 from fermata.router.core.events import DropReason
 from fermata.router.core.queries.pipeline import Pipeline, Stage
 from fermata.router.links.messages import (
+    Answered,
     Cancel,
     Done,
     Dropped,
+    FrontendStats,
     HandedOn,
-    Payload,
-    QueryPart,
     Ready,
-    Run,
     Submit,
 )
-from fermata.router.live.driver import LiveRouter
-from fermata.router.live.queries import LiveQueries
-from fermata.router.policies.application import ApplicationSpec, VariantSpec
-
-CHAIN = Pipeline((Stage(0, (1,)), Stage(1)), ms(200))
-GAPS = Pipeline(CHAIN.stages, ms(200), partial=True)
-JOINED = Pipeline((Stage(0, (1, 2)), Stage(1, (2,)), Stage(0, join=True)), ms(200), partial=True)
-NAMES = ("detect", "classify")
-
-
-class PipelineWorld(World):
-    """A router with two stages in virtual time."""
-
-    def __init__(self, pipeline: Pipeline = CHAIN, backends: int = 1) -> None:
-        self.now_ns = ms(1000)
-        self.soon = []
-        self.wakes: list[FakeWake] = []
-        applications = tuple(
-            ApplicationSpec(
-                name,
-                ms(200),
-                (VariantSpec(name[0], TABLE),),
-                policy="stages",
-                policy_options={"hold": "auto"},
-            )
-            for name in NAMES
-        )
-        config = RouterConfig(
-            applications, lead_ns=0, fair_shares=True, pipelines={"objects": pipeline}
-        )
-        self.router = LiveRouter(config, 3, lambda: self.now_ns, self.soon.append, self._wake)
-        self.frontend = self.link("frontend", 2)
-        self.backends = [self.link("backend", 5 + number) for number in range(backends)]
-        for each in self.backends:
-            self.hear(each, Ready("emulated", ("d", "c")))
-
-    @property
-    def queries(self) -> LiveQueries:
-        assert self.router.queries is not None
-        return self.router.queries
-
-    def query(self, counter: int, slo_ns: int = ms(200)) -> None:
-        self.hear(self.frontend, self.part(counter, 0, -1, slo_ns))
-
-    def part(self, counter: int, stage: int, parent: int, slo_ns: int = ms(200)) -> Submit:
-        name = NAMES[0 if stage == 2 else stage]
-        place = Payload(rid(counter), "FP32", (1,), segment="s", length=4)
-        part = QueryPart("objects", stage, parent if parent < 0 else rid(parent))
-        return Submit(rid(counter), name, slo_ns, slo_ns, payload=place, part=part)
-
-    def hand_on(self, parent: int, *counters: int, stage: int = 1, lost: str = "") -> None:
-        parts = [self.part(each, stage, parent) for each in counters]
-        self.hear(self.frontend, *parts, HandedOn(rid(parent), lost))
-
-    def runs(self) -> list[tuple[FakeLink, Run]]:
-        """Batches that backends were sent since the last call, within 40 ms."""
-        self.advance(ms(40))
-        return [(each, run) for each in self.backends for run in each.take(Run)]
-
-    def run(self) -> list[int]:
-        """Run the batches that are due; returns the requests of all."""
-        ran: list[int] = []
-        for link, order in self.runs():
-            self.hear(link, Done(order.batch, ms(5), 0))
-            ran += [each - rid(0) for each in order.rids]
-        return ran
-
-    def dropped(self) -> dict[int, str]:
-        return {each.rid - rid(0): each.reason for each in self.frontend.take(Dropped)}
-
-    def ended(self) -> dict[str, int]:
-        return self.queries.outcomes[0]
-
-    def nothing_is_left(self) -> None:
-        table, outbox = self.queries.table, self.router.engine.outbox
-        left = [table.queries, table.parts, self.queries.arrived, outbox.queued]
-        assert left == [{}, {}, {}, {}]
-        assert not any(any(flow.open) for flow in table.flows)
+from fermata.router.live.snapshot import take_snapshot
+from fermata.router.telemetry.histogram import LATENCY_NS
 
 
 def test_results_are_handed_on_by_their_frontend() -> None:
@@ -112,9 +35,7 @@ def test_results_are_handed_on_by_their_frontend() -> None:
 
 def test_a_result_that_makes_nothing_ends_its_query() -> None:
     world = PipelineWorld()
-    world.query(0)
-    world.run()
-    world.hand_on(0)
+    world.begin()
     assert world.ended() == {"good": 1}
     world.nothing_is_left()
 
@@ -144,9 +65,7 @@ def test_a_query_without_time_is_refused_at_the_door_and_its_input_freed() -> No
 
 def test_a_part_that_fails_takes_its_query_along() -> None:
     world = PipelineWorld()
-    world.query(0)
-    world.run()
-    world.hand_on(0, 1, 2)
+    world.begin(1, 2)
     ((link, order),) = world.runs()
     world.hear(link, Done(order.batch, ms(5), 0, failed="it broke"))
     assert world.dropped() == {1: "failed", 2: "failed"}
@@ -156,9 +75,7 @@ def test_a_part_that_fails_takes_its_query_along() -> None:
 
 def test_a_backend_that_dies_loses_nothing_that_can_run_again() -> None:
     world = PipelineWorld(backends=2)
-    world.query(0)
-    world.run()
-    world.hand_on(0, 1, 2)
+    world.begin(1, 2)
     ((link, _),) = world.runs()
     world.router.on_down(link, LOST)
     world.backends.remove(link)
@@ -203,9 +120,7 @@ def test_a_frontend_takes_its_queries_with_it() -> None:
 
 def test_a_partial_answer_may_lack_parts() -> None:
     world = PipelineWorld(GAPS)
-    world.query(0)
-    world.run()
-    world.hand_on(0, 1, 2)
+    world.begin(1, 2)
     ((link, order),) = world.runs()
     world.hear(link, Done(order.batch, ms(5), 0, spoilt=(rid(2),), error="it broke"))
     world.run()
@@ -216,9 +131,7 @@ def test_a_partial_answer_may_lack_parts() -> None:
 
 def test_a_join_comes_with_the_last_part_before_it() -> None:
     world = PipelineWorld(JOINED)
-    world.query(0)
-    world.run()
-    world.hand_on(0, 1, 2)
+    world.begin(1, 2)
     assert sorted(world.run()) == [1, 2]
     world.hand_on(1)
     assert world.run() == []
@@ -231,9 +144,7 @@ def test_a_join_comes_with_the_last_part_before_it() -> None:
 
 def test_a_join_that_is_lost_is_not_tried_again() -> None:
     world = PipelineWorld(JOINED)
-    world.query(0)
-    world.run()
-    world.hand_on(0, 1)
+    world.begin(1)
     world.run()
     world.hand_on(1, 2, stage=2)
     ((link, order),) = world.runs()
@@ -246,9 +157,7 @@ def test_a_join_that_is_lost_is_not_tried_again() -> None:
 
 def test_a_part_that_is_given_up_leaves_a_gap() -> None:
     world = PipelineWorld(GAPS)
-    world.query(0)
-    world.run()
-    world.hand_on(0, 1, 2)
+    world.begin(1, 2)
     # Its input turned out to be broken; that of the other is sound.
     world.hear(world.frontend, Cancel(rid(2)))
     assert 1 in world.run()
@@ -297,3 +206,143 @@ def test_time_that_results_take_to_be_handed_on_is_planned_for() -> None:
         world.run()
     assert world.queries.hand_on[0].mean_ns == ms(3)
     assert world.queries.table.budgets[0].lead_ns > ms(3)
+
+
+def test_a_part_that_comes_again_before_its_result_is_handed_on_runs_once() -> None:
+    world = PipelineWorld(SIDE_JOIN)
+    world.query(0)
+    world.run()
+    # The join is still being made, and the link to the backend that may have the part is cut.
+    again = Submit(rid(1), "classify", ms(150), ms(150))
+    world.hear(world.frontend, world.part(1, 1, 0))
+    world.hear(world.frontend, again)
+    world.hand_on(0, 2, stage=2)
+    assert sorted([*world.run(), *world.run()]) == [1, 2]
+    assert world.ended() == {"good": 1}
+    world.nothing_is_left()
+
+
+def test_a_part_that_is_given_up_before_its_result_is_handed_on_is_never_run() -> None:
+    pipeline = Pipeline(SIDE_JOIN.stages, ms(200), partial=True)
+    world = PipelineWorld(pipeline)
+    world.query(0)
+    world.run()
+    # Its input turns out to be broken while the join is being made.
+    world.hear(world.frontend, world.part(1, 1, 0))
+    world.hear(world.frontend, Cancel(rid(1)))
+    world.hand_on(0, 2, stage=2)
+    assert [*world.run(), *world.run()] == [2]
+    assert world.ended() == {"good": 1}
+    world.nothing_is_left()
+
+
+def test_parts_that_do_not_fit_leave_nothing_though_one_was_given_up() -> None:
+    world = PipelineWorld(SIDE_JOIN)
+    world.query(0)
+    world.run()
+    world.hear(world.frontend, world.part(1, 1, 0))
+    world.hear(world.frontend, Cancel(rid(1)))
+    # Without the join that is due.
+    world.hand_on(0)
+    assert world.frontend.closed is not None
+    world.router.on_down(world.frontend, world.frontend.closed)
+    world.settle()
+    world.nothing_is_left()
+
+
+def lose(world: PipelineWorld, link: FakeLink) -> None:
+    world.router.on_down(link, LOST)
+    world.settle()
+
+
+def test_a_result_that_outlived_its_backend_is_handed_on() -> None:
+    world = PipelineWorld(backends=3)
+    world.query(0)
+    # The frontend has the result, and the router runs it again in vain.
+    for _ in range(2):
+        ((link, order),) = world.runs()
+        assert order.rids == (rid(0),)
+        lose(world, link)
+    assert world.dropped() == {0: DropReason.LOST}
+    world.hand_on(0, 1)
+    assert world.run() == [1]
+    assert world.dropped() == {}
+    assert world.ended() == {"good": 1}
+    world.nothing_is_left()
+
+
+def test_a_result_that_has_been_handed_on_is_not_made_again() -> None:
+    world = PipelineWorld()
+    world.query(0)
+    ((link, _),) = world.runs()
+    lose(world, link)
+    world.hand_on(0, 1)
+    world.backends = [world.link("backend", 9)]
+    world.hear(world.backends[0], Ready("emulated", ("d", "c")))
+    assert world.run() == [1]
+    assert world.ended() == {"good": 1}
+    world.nothing_is_left()
+
+
+def test_a_part_that_may_have_its_result_leaves_its_siblings_alone() -> None:
+    both = Pipeline((Stage(0, (1, 2)), Stage(1), Stage(0)), ms(200))
+    world = PipelineWorld(both, backends=3)
+    world.query(0)
+    world.run()
+    world.hear(world.frontend, world.part(1, 1, 0), world.part(2, 2, 0), HandedOn(rid(0)))
+    at = {order.rids[0] - rid(0): link for link, order in world.runs()}
+    lose(world, at[1])
+    ((link, _),) = world.runs()
+    lose(world, at[2])
+    lose(world, link)
+    assert world.dropped() == {1: DropReason.LOST}
+    world.backends = [world.link("backend", 9)]
+    world.hear(world.backends[0], Ready("emulated", ("d", "c")))
+    assert world.run() == [2]
+    # The first one's result may have come, and may not: it is not told as good.
+    assert world.ended() == {DropReason.LOST: 1}
+    world.nothing_is_left()
+
+
+def test_a_query_whose_part_was_lost_ends_for_that_reason() -> None:
+    world = PipelineWorld(backends=2)
+    world.query(0)
+    for _ in range(2):
+        ((link, _),) = world.runs()
+        lose(world, link)
+    # It has no result, and its frontend ends the query.
+    world.hear(world.frontend, Cancel(rid(0)))
+    assert world.ended() == {DropReason.LOST: 1}
+    world.nothing_is_left()
+
+
+def test_a_batch_whose_requests_were_all_answered_before_ends_their_parts() -> None:
+    world = PipelineWorld()
+    world.begin(1)
+    ((link, order),) = world.runs()
+    # The link of its frontend to the backend was cut, and it came again. The result came, too.
+    world.hear(world.frontend, Submit(rid(1), "classify", ms(100), ms(100)))
+    world.hear(link, Done(order.batch, ms(5), 0))
+    ((link, order),) = world.runs()
+    assert order.rids == (rid(1),)
+    # Its frontend has no input for it any more, so that nothing runs.
+    world.hear(link, Done(order.batch, 0, 0))
+    assert world.ended() == {"good": 1}
+    world.nothing_is_left()
+
+
+def test_stages_and_answers_of_pipelines_are_told() -> None:
+    world = PipelineWorld()
+    world.query(0)
+    ((link, order),) = world.runs()
+    world.hear(link, Done(order.batch, ms(5), 0))
+    world.hand_on(0, 1, 2)
+    buckets = (0,) * (len(LATENCY_NS) + 1)
+    told = Answered("objects", {"good": 3, "shed": 1}, buckets, 0)
+    world.router.meters.on_frontend(2, FrontendStats((told,)))
+    seen = take_snapshot(world.router).pipelines["objects"]
+    assert seen.answered == {"good": 3, "shed": 1}
+    first, second = seen.stages
+    assert (first.application, first.open, first.results) == ("detect", 0, 1)
+    assert first.took_ns == ms(40)
+    assert (second.application, second.open, second.results) == ("classify", 2, 0)

@@ -21,7 +21,13 @@ from fermata.foundation.units import ms, seconds
 from fermata.router.core.signals import Promise
 from fermata.router.links.messages import Answered, BackendStats, Done, FrontendStats
 from fermata.router.telemetry.histogram import LATENCY_NS
-from fermata.router.telemetry.snapshot import CameraSnapshot, LookSnapshot, PolicySnapshot
+from fermata.router.telemetry.snapshot import (
+    CameraSnapshot,
+    LookSnapshot,
+    PipelineSnapshot,
+    PolicySnapshot,
+    StageSnapshot,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,8 +71,14 @@ def test_prometheus_reads_every_family() -> None:
     cats = replace(status.router.applications["cats"], looks=looks)
     applications = {**status.router.applications, "cats": cats}
     camera = CameraSnapshot("cats", "gate", 5e6, 8, 8, 224, 160, 640, "v", 5, 10, 1, True, "")
+    stages = [StageSnapshot("cats", 1, 2, 3)]
+    pipelines = {"pets": PipelineSnapshot(ms(100), {"good": 3}, 0.9, stages)}
     told_router = replace(
-        status.router, policies=policies, applications=applications, cameras=[camera]
+        status.router,
+        policies=policies,
+        applications=applications,
+        cameras=[camera],
+        pipelines=pipelines,
     )
     status = replace(status, router=told_router)
     status = replace(status, scaling=scaling, promises=promises)

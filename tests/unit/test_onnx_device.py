@@ -12,11 +12,13 @@ import torchvision
 from onnx import TensorProto, helper, numpy_helper
 
 from fermata.deployments.backend.execution.onnx_models import OnnxModel, on_device, open_onnx_model
+from fermata.deployments.backend.execution.recording import record
 from fermata.deployments.backend.execution.runner import innermost
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
 from fermata.deployments.models.detector import _weights_path
 from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork
+from fermata.deployments.models.onnx_files.folding import fold_convolutions
 from fermata.deployments.models.onnx_files.graph import load_graph
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import TensorSpec
@@ -106,6 +108,24 @@ def test_weights_that_exporters_share_are_found(tmp_path: Path) -> None:
     assert answer.tolist() == [[1.0, 2.0, 3.0, 4.0]] * 3
 
 
+def test_copies_of_values_are_not_made(tmp_path: Path) -> None:
+    path = small(
+        tmp_path / "copies.onnx",
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Relu", ["same"], ["up"]),
+        helper.make_node("Identity", ["up"], ["again"]),
+        helper.make_node("Sigmoid", ["again"], ["z"]),
+        helper.make_node("Identity", ["again"], ["y"]),
+        outputs=("y", "z"),
+    )
+    batch = torch.tensor([[-1.0, 1.0, 0.0, 2.0]])
+    recorded = record(load_graph(path), [batch])
+    found = [str(node.target) for node in recorded.graph.nodes if node.op == "call_function"]
+    # The last one is an output of its own.
+    assert found.count("aten.clone.default") <= 1
+    assert recorded(batch)[0].tolist() == [[0.0, 1.0, 0.0, 2.0]]
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 def test_operators_that_are_functions_of_others_are_written_out(
     tmp_path: Path, approximate: str
@@ -148,6 +168,69 @@ def test_a_convolution_without_its_defaults_written_down_is_converted(tmp_path: 
     node = helper.make_node("Conv", ["x", "kernel"], ["y"], pads=[0, 1, 2, 3])
     path = small(tmp_path / "bare.onnx", node, weights=[KERNEL], shape=PICTURES)
     assert converted(path, spec_of(path, (3, 16, 16))).runs_in == "torch on cpu"
+
+
+def constant(name: str, *shape: int) -> Any:
+    rng = np.random.default_rng(sum(map(ord, name)))
+    return numpy_helper.from_array(rng.uniform(0.5, 2.0, shape).astype(np.float32), name)
+
+
+FOLLOWERS: dict[str, tuple[tuple[str, list[str]], ...]] = {
+    "bias": (("Add", ["a", "by_channel"]),),
+    "either way": (("Mul", ["one", "a"]), ("Add", ["by_channel", "b"])),
+    "less": (("Sub", ["a", "by_channel"]), ("Div", ["b", "one"])),
+    "norm": (("BatchNormalization", ["a", "s", "o", "m", "v"]), ("Relu", ["b"])),
+}
+LEFT: dict[str, tuple[tuple[str, list[str]], ...]] = {
+    "not a second term": (("Sub", ["by_channel", "a"]),),
+    "by place": (("Add", ["a", "by_place"]),),
+    "read twice": (("Mul", ["a", "one"]), ("Add", ["b", "a"])),
+}
+
+
+def behind_a_convolution(folder: Path, kind: str, followers: Any) -> Path:
+    kernel = constant("kernel", 3, 4, 3, 3) if kind == "ConvTranspose" else KERNEL
+    names = "abcy"
+    nodes = [helper.make_node(kind, ["x", "kernel"], ["a"])]
+    for place, (operator, inputs) in enumerate(followers, 1):
+        made = "y" if place == len(followers) else names[place]
+        nodes.append(helper.make_node(operator, inputs, [made]))
+    weights = [kernel, constant("by_channel", 1, 4, 1, 1), constant("one"), constant("by_place", 8)]
+    weights += [constant(each, 4) for each in "somv"]
+    shape = ("rows", 3, 6, 6) if kind == "ConvTranspose" else ("rows", 3, 10, 10)
+    return small(folder / "behind.onnx", *nodes, weights=weights, shape=shape)
+
+
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("name", [*FOLLOWERS, *LEFT])
+def test_what_follows_a_convolution_is_folded(tmp_path: Path, kind: str, name: str) -> None:
+    path = behind_a_convolution(tmp_path, kind, (FOLLOWERS | LEFT)[name])
+    graph = onnx.load(path).graph
+    fold_convolutions(graph)
+    left = [node.op_type for node in graph.node]
+    wanted = [kind, "Relu"] if name == "norm" else [kind]
+    assert (left == wanted) is (name in FOLLOWERS)
+    side = 6 if kind == "ConvTranspose" else 10
+    batch = np.random.default_rng(5).standard_normal((2, 3, side, side)).astype(np.float32)
+    (expected,) = session_of(path).run(None, {"x": batch})
+    (found,) = load_graph(path)(torch.from_numpy(batch))
+    assert np.abs(found.detach().numpy() - expected).max() <= 1e-4
+
+
+def test_folded_weights_take_no_name_that_is_in_use(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["a"]),
+        helper.make_node("Add", ["a", "by_channel"], ["b"]),
+        helper.make_node("Conv", ["x", "b/weight"], ["b/bias"]),
+        helper.make_node("Mul", ["b", "b/bias"], ["y"]),
+    ]
+    other = constant("b/weight", *KERNEL.dims)
+    weights = [KERNEL, constant("by_channel", 1, 4, 1, 1), other]
+    path = small(tmp_path / "named.onnx", *nodes, weights=weights, shape=("rows", 3, 10, 10))
+    batch = np.random.default_rng(5).standard_normal((2, 3, 10, 10)).astype(np.float32)
+    (expected,) = session_of(path).run(None, {"x": batch})
+    (found,) = load_graph(path)(torch.from_numpy(batch))
+    assert np.abs(found.detach().numpy() - expected).max() <= 1e-3
 
 
 def test_several_outputs_keep_their_names(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_every_format_says_the_same_box(dtype: str) -> None:
         ("yxyx", [20, 10, 40, 30], [40, 30, 80, 90]),
         ("xywh", [10, 20, 20, 20], [30, 40, 60, 40]),
         ("cxcywh", [20, 30, 20, 20], [60, 60, 60, 40]),
+        ("quad", [10, 20, 30, 25, 28, 40, 8, 35], [30, 40, 90, 50, 84, 80, 24, 70]),
     ):
         row = np.array([[*given, 7]], dtype)
         found = in_frame(row, BoxOptions(format=how), placement)  # type: ignore[arg-type]

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from fermata.commands.files.workload import LoadOptions, load_workload
+from fermata.commands.serve import load_served
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.resolve import known_profiles, router_config
 from fermata.deployments.config.served.registry import registry
@@ -63,10 +65,14 @@ def test_a_pipeline_is_read_as_a_graph_and_served_under_its_name() -> None:
     assert [each.name for each in model.outputs] == ["answer"]
 
 
-def test_the_sample_is_served() -> None:
-    model, _ = registry(load_config(ROOT / "deployments/objects.yaml")).find("objects")
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [("objects", ["detect", "classify"]), ("words", ["detect", "orient", "read"])],
+)
+def test_the_samples_are_served(name: str, stages: list[str]) -> None:
+    model, _ = registry(load_config(ROOT / f"deployments/{name}.yaml")).find(name)
     assert model.pipeline is not None
-    assert [each.name for each in model.pipeline.stages] == ["detect", "classify"]
+    assert [each.name for each in model.pipeline.stages] == stages
 
 
 def test_stages_have_the_policy_for_it_unless_they_name_one() -> None:
@@ -94,7 +100,13 @@ MISTAKES = [
     ),
     ([FIRST, {"application": "classify", "after": []}], "after is empty"),
     ([FIRST, {"application": "classify", "transform": {}}], "give one of keep, function"),
-    ([FIRST, {"application": "classify", "transform": "half"}], "'output' or 'input'"),
+    ([FIRST, {"application": "classify", "transform": "half"}], "transform='half' must be output"),
+    ([FIRST, {"application": "classify", "transform": "crop"}], "as in {crop: {top_k: 5}}"),
+    ([FIRST, {"application": "classify", "transform": "math:"}], "must be module:function"),
+    ([FIRST, {"application": "classify", "transform": ":floor"}], "must be module:function"),
+    ([FIRST, {"transform": "input"}], "config: pipelines.0.stages.1.application is missing"),
+    ([FIRST, {"application": "zebra"}], "config: pipeline 'objects': stage 'zebra'"),
+    ([FIRST, {"application": "classify", "fan_out": 5}], "fan_out=5: Extra inputs"),
     ([FIRST, {"application": "classify", "join": True}], "a join gets several results"),
     (
         [FIRST, {"application": "classify", "transform": {"crop": {"top": 1}}}],
@@ -118,8 +130,11 @@ UNFIT = [
         {"application": "classify", "transform": {"crop": {"classes": ["dog"]}}},
         "'dog' is unknown; one of person, car",
     ),
+    ({"application": "embed", "transform": {"turn": {}}}, "turn: embed takes no pictures"),
+    ({"application": "classify", "transform": {"turn": {}}}, "are person, car, not 0, 90, 180"),
     ({"application": "classify", "transform": "no.such:thing"}, "cannot be imported"),
     ({"application": "classify", "transform": "math:nothing"}, "cannot be imported"),
+    ({"application": "classify", "transform": "math:pi"}, "'math:pi' is no function"),
 ]
 
 
@@ -156,3 +171,36 @@ def test_stages_with_sequences_are_refused() -> None:
     given = [application("a", sequences=True)]
     with pytest.raises(ConfigError, match="a has sequences, which stages cannot have yet"):
         read_config({"applications": given, "pipelines": pipelines})
+
+
+STAGED = """
+applications:
+  - {name: detect, slo_ms: 100, variants: [{name: d, alpha_ms: 1, beta_ms: 4}]}
+  - {name: embed, slo_ms: 100, variants: [{name: e, alpha_ms: 1, beta_ms: 4}]}
+pipelines:
+  - name: objects
+    slo_ms: 150
+    stages: [{application: detect}, {application: embed, %s}]
+"""
+
+
+def test_a_serving_file_of_applications_and_pipelines_alone_is_served(tmp_path: Path) -> None:
+    file = tmp_path / "served.yaml"
+    file.write_text(STAGED % "transform: input")
+    assert [each.name for each in load_served(file).pipelines] == ["objects"]
+
+
+def test_pipelines_of_a_serving_file_are_not_simulated(tmp_path: Path) -> None:
+    file = tmp_path / "served.yaml"
+    file.write_text(STAGED % "transform: input")
+    with pytest.raises(
+        ConfigError, match=r"pipelines=.*objects.* has no fan_out.* write a scenario"
+    ):
+        load_workload(file, LoadOptions(rate_rps=10.0))
+
+
+def test_pipelines_of_a_scenario_are_not_served(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text("backends: 2\nrate_rps: 10\n" + STAGED % "fan_out: {mean: 5}")
+    with pytest.raises(ConfigError, match=r"pipelines=.*objects.* no transforms.* serving file"):
+        load_served(file)

@@ -1,181 +1,22 @@
 """Queries at a frontend: parts that are begun, handed on and ended; one answer each."""
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
 import numpy as np
 import pytest
+from query_requests_world import World, pipelines_of_three, result_of
 
 from fermata.clients.wire import open_inference_pb2 as pb
-from fermata.clients.wire.tensors import RawTensor, add_input, from_array, split_bytes, to_array
-from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.served.registry import registry
-from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, drop_refusal
+from fermata.clients.wire.tensors import RawTensor, add_input, from_array, to_array
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
-from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
-from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.frontend.requests.queries.query_requests import QueryRequests
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
 from fermata.router.links.messages import Cancel, HandedOn, QueryPart, Result
 
 
-def split(result: Any) -> list[Any]:
-    """One input for each number of the output."""
-    return [np.array([each], np.float32) for each in result.outputs["output"]]
-
-
-def gather(results: Any) -> Any:
-    """The sum of all that was found."""
-    return np.array([sum(float(each.outputs["output"][0]) for each in results["each"])])
-
-
-def fail(result: Any) -> list[Any]:
-    raise ValueError("spilt milk")
-
-
-def misfit(result: Any) -> list[Any]:
-    return [np.zeros(7, np.float32)]
-
-
-def application(name: str, shape: int) -> dict[str, object]:
-    variant = {"name": f"{name}-v", "model": "emulated", "latency_ms": [1.0] * 8}
-    return {"name": name, "slo_ms": 100, "input": {"shape": [shape]}, "variants": [variant]}
-
-
-def pipeline(name: str, function: str, *more: object, **options: object) -> dict[str, object]:
-    each = {"application": "each", "transform": f"{__name__}:{function}"}
-    stages = [{"application": "first"}, each, *more]
-    return {"name": name, "slo_ms": 100, "stages": stages, **options}
-
-
-JOIN = {"application": "all", "join": True, "transform": f"{__name__}:gather"}
-
-
 @pytest.fixture(scope="module")
 def models() -> Registry:
-    applications = [application("first", 2), application("each", 1), application("all", 1)]
-    pipelines = [
-        pipeline("chain", "split"),
-        pipeline("gaps", "split", partial=True),
-        pipeline("joined", "split", JOIN),
-        pipeline("joined-gaps", "split", JOIN, partial=True),
-        pipeline("failing", "fail"),
-        pipeline("misfit", "misfit"),
-    ]
-    return registry(read_config({"applications": applications, "pipelines": pipelines}))
-
-
-class Timer:
-    """A call that is to come."""
-
-    def __init__(self, at_ns: int, call: Callable[[], None]) -> None:
-        self.at_ns = at_ns
-        self.call: Callable[[], None] | None = call
-
-    def cancel(self) -> None:
-        self.call = None
-
-
-@dataclass
-class World:
-    """Means of a frontend on a clock of the test's own (`QueryMeans`)."""
-
-    models: Registry
-    counts: OutcomeCounts = field(default_factory=OutcomeCounts)
-    pixels_max: int = 1 << 20
-    grace_ns: int = ms(10)
-    clock_ns: int = ms(1000)
-    refuses: str = ""
-    parts: dict[int, tuple[ParsedRequest, OnAnswer]] = field(default_factory=dict)
-    told: list[object] = field(default_factory=list)
-    work: list[Callable[[], None]] = field(default_factory=list)
-    timers: list[Timer] = field(default_factory=list)
-    answers: dict[int, list[Outcome]] = field(default_factory=dict)
-    begun: int = 0
-
-    def __post_init__(self) -> None:
-        self.queries = QueryRequests(self)
-
-    def begin(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
-        if self.refuses == part.terms.application:
-            return drop_refusal("memory")
-        self.begun += 1
-        self.parts[self.begun] = part, on_answer
-        ticket = part.terms.part
-        assert ticket is not None
-        self.told.append(ticket.tell())
-        return self.begun
-
-    def cancel_soon(self, rid: int) -> None:
-        self.work.append(lambda: self.end(rid, drop_refusal(DropReason.CANCELLED)))
-
-    def to_router(self, message: Cancel | HandedOn) -> None:
-        self.told.append(message)
-
-    def run_aside(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        def run() -> None:
-            try:
-                found = work()
-            except Exception as error:
-                found = error
-            then(found)
-
-        self.work.append(run)
-
-    def call_later(self, delay_ns: int, call: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(self.clock_ns + delay_ns, call))
-        return self.timers[-1]
-
-    def now_ns(self) -> int:
-        return self.clock_ns
-
-    def open(self, model: str) -> int | Refusal:
-        request = pb.ModelInferRequest(model_name=model)
-        add_input(request, from_array("input", np.zeros(2, np.float32)))
-        parsed = parse_request(request, self.models)
-        return self.queries.open(self.clock_ns, parsed, self._answer)
-
-    def _answer(self, rid: int, outcome: Outcome) -> None:
-        self.answers.setdefault(rid, []).append(outcome)
-
-    def settle(self) -> None:
-        while self.work:
-            self.work.pop(0)()
-
-    def end(self, rid: int, outcome: Outcome) -> None:
-        if rid in self.parts:
-            self.parts.pop(rid)[1](rid, outcome)
-
-    def found(self, rid: int, *numbers: float) -> None:
-        """A part ends with these numbers."""
-        tensor = from_array("output", np.array(numbers, np.float32))
-        told = tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)
-        self.end(rid, Result(rid, "v", 1, 0, ms(1), (told,)))
-        self.settle()
-
-    def lost(self, rid: int, reason: str) -> None:
-        self.end(rid, drop_refusal(reason))
-        self.settle()
-
-    def take(self) -> list[object]:
-        told, self.told = self.told, []
-        return told
-
-    def answer(self) -> Any:
-        """The document of the only query."""
-        ((outcome,),) = self.answers.values()
-        assert isinstance(outcome, Result), outcome
-        (tensor,) = outcome.tensors
-        return json.loads(split_bytes(tensor[3])[0])
-
-    def refusal(self) -> Refusal:
-        ((outcome,),) = self.answers.values()
-        assert isinstance(outcome, Refusal)
-        return outcome
+    return pipelines_of_three()
 
 
 def test_parts_are_submitted_before_their_result_is_handed_on(models: Registry) -> None:
@@ -341,6 +182,47 @@ def test_a_part_without_room_ends_the_query_and_the_router_hears_of_the_result(
     assert world.take() == [QueryPart("chain"), Cancel(1), HandedOn(1)]
 
 
+@pytest.mark.parametrize("model", ["joined", "joined-gaps"])
+def test_a_join_without_room_is_refused_for_that_reason(models: Registry, model: str) -> None:
+    world = World(models, refuses="all")
+    world.open(model)
+    world.found(1, 1.0)
+    world.found(2, 10.0)
+    refusal = world.refusal()
+    assert (refusal.status, refusal.reason) == ("RESOURCE_EXHAUSTED", "memory")
+    assert refusal.message == "stage 'all': memory: 9 of 8 bytes are held"
+    assert refusal.retry_after_ns == ms(7)
+    assert world.take()[-2:] == [Cancel(1), HandedOn(2)]
+    assert world.counts.of(model).refused == {"memory": 1}
+
+
+def test_a_part_that_ends_while_a_join_is_made_is_told_after_it(models: Registry) -> None:
+    world = World(models)
+    world.open("side-join")
+    tensor = from_array("output", np.array([5.0], np.float32))
+    told = tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)
+    world.end(1, Result(1, "v", 1, 0, ms(1), (told,)))
+    world.work.pop(0)()
+    # The part of the next stage has ended, and the join is still being made.
+    world.end(2, Result(2, "v", 1, 0, ms(1), (told,)))
+    assert world.answers == {}
+    world.settle()
+    assert world.take()[-2:] == [QueryPart("side-join", 2, 1), HandedOn(1)]
+    world.found(3, 1.0)
+    assert [len(each) for each in world.answer()["stages"].values()] == [1, 1, 1]
+
+
+def test_a_part_that_nobody_here_cancelled_waits_for_the_reason(models: Registry) -> None:
+    world = World(models)
+    world.open("chain")
+    world.found(1, 1.0, 2.0)
+    # The router has ended the query for the sake of the other part.
+    world.lost(2, DropReason.CANCELLED)
+    assert world.answers == {}
+    world.lost(3, DropReason.LATE)
+    assert world.refusal().reason == DropReason.LATE
+
+
 def test_a_client_that_leaves_takes_all_parts_along(models: Registry) -> None:
     world = World(models)
     world.open("chain")
@@ -406,3 +288,18 @@ def test_raw_tensors_are_what_the_next_stage_reads(models: Registry) -> None:
     world.found(1, 3.0)
     tensor = world.parts[2][0].input.tensor
     assert tensor == RawTensor("input", "FP32", (1,), np.float32(3.0).tobytes())
+
+
+def test_parts_end_so_early_that_the_answer_is_made_in_time(models: Registry) -> None:
+    world = World(models)
+    # The first answer takes 4 ms. It is planned with twice the mean deviation on top: 2 ms, which
+    # shrinks as they go on taking as long.
+    for first, planned_ns in ((1, 0), (3, 7_800_000), (5, 7_610_000)):
+        assert world.open("chain") == first
+        assert world.parts[first][0].terms.slo_ns == ms(100) - planned_ns
+        world.found(first, 5.0)
+        world.clock_ns += ms(30)
+        world.end(first + 1, result_of(first + 1, 1.0))
+        world.clock_ns += ms(4)
+        world.settle()
+        assert len(world.answers[first]) == 1

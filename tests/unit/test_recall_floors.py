@@ -15,7 +15,8 @@ from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.source import CentralQueue
 from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family, family_of
-from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.jellyfish.options import JellyfishOptions
+from fermata.router.policies.jellyfish.source import Jellyfish
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
 from fermata.router.policies.routing.mix import read_mix

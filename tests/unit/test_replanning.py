@@ -26,7 +26,7 @@ from fermata.router.links.messages import (
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
-from fermata.router.policies.jellyfish.source import JellyfishOptions, make_decider
+from fermata.router.policies.jellyfish.options import JellyfishOptions, make_decider
 
 SIZES = (128, 224, 320)
 TABLES = (

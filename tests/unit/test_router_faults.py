@@ -93,7 +93,7 @@ def test_who_was_left_out_of_a_batch_runs_again_if_its_frontend_lives() -> None:
     assert again.rids == (rid(1),)
     # Once: a backend that cannot reach it either is no reason to go on for ever.
     world.hear(world.backend, Done(again.batch, 0, 0, left_out=again.rids))
-    assert [each.reason for each in world.frontend.take(Dropped)] == [DropReason.LOST]
+    assert [each.reason for each in world.frontend.take(Dropped)] == [DropReason.INPUT_LATE]
 
 
 def test_whose_result_may_be_lost_runs_again() -> None:

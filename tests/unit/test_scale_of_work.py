@@ -9,13 +9,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from router_world import FakeLink, FakeWake
+from router_world import FakeLink, FakeWake, World, rid
 
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
-from fermata.router.core.events import Request
+from fermata.router.core.events import Drop, DropReason, Request
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import Ready
 from fermata.router.live.driver import LiveRouter
@@ -206,3 +206,18 @@ def test_a_snapshot_in_slices_is_the_same_and_bears_departures() -> None:
             taken = read.value
             break
     assert taken.backends.keys() == whole.backends.keys() - {gone.peer.number}
+
+
+def test_answers_that_are_held_back_cost_nothing_while_no_batch_ends() -> None:
+    def of(held: int) -> int:
+        world = World(hold="eager")
+        world.submit(1, slo_ns=ms(2000))
+        world.advance(ms(30))
+        now_ns, doubtful = world.now_ns, world.router.doubtful
+        for counter in range(held):
+            request = Request(rid(10 + counter), 0, now_ns, now_ns + ms(1000) - counter)
+            assert doubtful.hold(now_ns, Drop(request, DropReason.SHED))
+        world.hear(world.frontend)
+        return work(lambda: world.hear(world.frontend))
+
+    assert of(500) <= SLACK * of(5)

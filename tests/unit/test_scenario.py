@@ -103,6 +103,12 @@ def test_variant_by_table_or_by_profile() -> None:
     assert (profile.name, profile.latency_ns(1)) == ("mine", ms(2.05 + 5.378))
 
 
+def test_runs_may_be_held_up_and_inputs_take_their_time() -> None:
+    scenario = read_scenario(with_top(execution={"slow_share": 0.02}, fetch_ms=0.07))
+    assert (scenario.slow_share, scenario.slow_factor) == (0.02, 2.5)
+    assert scenario.fetch_ns == 70_000
+
+
 def test_jitter_is_a_number_or_steps() -> None:
     assert read_scenario(with_top(execution={"jitter": 0.02})).jitter == ((0, 0.02),)
     steps = [{"jitter": 0.01}, {"from_s": 5, "jitter": 0.1}]

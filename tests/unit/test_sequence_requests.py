@@ -17,7 +17,7 @@ from fermata.deployments.backend.execution.tensors import InputError, view_rows
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import model_specs
 from fermata.deployments.config.served.registry import registry
-from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal
+from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, drop_refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.sequences import SequenceRequests
@@ -76,6 +76,7 @@ class Frontend:
             self._refuse,
             lambda: self.now_ns,
             lambda call, *given: self.soon.append((call, given)),
+            self.answer,
         )
 
     def _begin(self, now_ns: int, request: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
@@ -220,6 +221,26 @@ def test_a_state_that_may_have_changed_unseen_is_not_gone_on_with(reason: str) -
 
 
 # States that are carried
+
+
+def test_steps_behind_a_start_without_a_result_do_not_join_the_sequence_before() -> None:
+    frontend = kept()
+    lost = frontend.send(sequence_id=7, sequence_start=True)
+    behind = frontend.send(sequence_id=7)
+    anew = frontend.send(sequence_id=7, sequence_start=True)
+    last = frontend.send(sequence_id=7)
+    assert isinstance(lost, int)
+    frontend.answer(lost, drop_refusal(DropReason.LATE))
+    assert isinstance(behind, int)
+    refused = frontend.answers[behind]
+    assert isinstance(refused, Refusal)
+    assert refused.reason == DropReason.NO_SEQUENCE
+    # The next one has been started, and goes on.
+    assert frontend.answers.keys() == {lost, behind}
+    for rid in (anew, last):
+        assert isinstance(rid, int)
+        frontend.answer(rid, Result(rid, "sums-1", 1, 0, 0, ()))
+    assert isinstance(frontend.send(sequence_id=7), int)
 
 
 def test_a_carried_state_goes_from_answer_to_request() -> None:

@@ -99,6 +99,43 @@ def test_kind_that_is_too_slow_for_the_slo_serves_nobody(slow: int) -> None:
     assert door.cost_ns == pytest.approx(3 / capable * ms(75) / 13)
 
 
+def test_rare_slow_runs_make_deadlines_stricter_but_requests_hardly_dearer() -> None:
+    engine, (door,) = make()
+    # One run in twenty takes twice as long: batches are planned with that, and 3 of them fit.
+    for number in range(60):
+        run_ns = ms(10 + 5 * 3) * (2 if number % 20 == 0 else 1)
+        engine.costs.observe(0, 0, 0, 3, run_ns)
+    assert engine.costs.of(0).plan_ns[3] == ms(50)
+    send(engine, 1)
+    assert door.cost_ns == pytest.approx(1.05 * ms(25) / 3)
+    assert door.slack_ns == ms(50)
+
+
+def test_requests_cost_the_mean_of_two_humps_in_sizes_that_have_not_run_too() -> None:
+    engine, (door,) = make()
+    # One batch of 1 in three takes twice as long. 7 of them fit with that delay, and none has run.
+    for number in range(60):
+        engine.costs.observe(0, 0, 0, 1, ms(15) * (2 if number % 3 == 0 else 1))
+    assert engine.costs.of(0).plan_ns[5:7] == [ms(50), ms(55)]
+    send(engine, 1)
+    assert door.cost_ns == pytest.approx(4 / 3 * ms(35) / 5)
+
+
+def test_nobody_is_refused_at_half_of_what_jittery_backends_can_serve() -> None:
+    engine, _ = make()
+    for number in range(60):
+        engine.costs.observe(0, 0, 0, 3, ms(25) * (2 if number % 20 == 0 else 1))
+    pool = engine.ranks[0].pool
+    pool.gain = RULES.gain_min
+    # 60 requests a second take 25 ms for 3 of them: half of the backend's time. Nobody waits.
+    for number in range(600):
+        at_ns = number * SECOND // 60
+        assert send(engine, 1, at_ns=at_ns) == 0
+        for rid in list(engine.outbox.queued):
+            engine.on_cancel(at_ns, rid)
+        engine.take_effects()
+
+
 def test_cost_and_slack_are_those_of_the_slo_whatever_a_client_asks_for() -> None:
     engine, (door,) = make()
     for rid, slo_ns in ((1, ms(2)), (2, 6000 * SLO_NS)):

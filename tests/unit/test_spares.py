@@ -106,6 +106,22 @@ def test_a_takeover_that_is_heard_before_the_end_of_the_first_ends_that_one() ->
     assert ran(world.backend) == []
 
 
+def test_a_takeover_that_is_heard_first_is_carried_out_while_time_goes_on() -> None:
+    """Real clocks do not stand still between two steps of one message."""
+    world, spare = with_spare()
+    world.submit(1, slo_ns=ms(100))
+    world.advance(ms(1))
+
+    def tick() -> int:
+        world.now_ns += 1
+        return world.now_ns
+
+    world.router.clock = tick
+    world.hear(spare, SERVES)
+    assert ran(spare) == [rid(1)]
+    assert list(take_snapshot(world.router).backends) == [SPARE]
+
+
 def test_a_word_of_the_ended_one_changes_nothing() -> None:
     world, spare = with_spare()
     world.submit(1, slo_ns=ms(100))

@@ -1,5 +1,6 @@
 """What `fermata stream` refuses, before it looks for a server."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from fermata.commands.profile import at_sizes
 from fermata.commands.stream import stream
+from fermata.commands.streaming.camera import Camera, read_cameras
 from fermata.foundation.errors import ConfigError
 
 app = typer.Typer()
@@ -39,6 +41,53 @@ def test_what_cannot_be_is_refused(
     source = () if not arguments[0].startswith("--") else ("film.mp4",)
     with pytest.raises(ConfigError, match=message):
         CliRunner().invoke(app, (*source, *arguments), catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("cameras: []", "names no camera: list them under `cameras`"),
+        ("- film.mp4", "must be an object with named fields"),
+        ("cameras: [{source: film.mp4}]", r"cameras\[0\].name"),
+        ("cameras: [{name: a}]", r"cameras\[0\].source"),
+        ("cameras: [{name: a, source: film.mp4, speed: 3}]", "unknown key; allowed: name, source"),
+        (
+            "cameras: [{name: a, source: film.mp4}, {name: a, source: film.mp4}]",
+            "two cameras are named 'a'",
+        ),
+        ("cameras: [{name: a, source: none.mp4}]", "camera 'a': .*none.mp4' is no file"),
+        ("cameras: [{name: a, source: film.mp4, fps: -1}]", r"cameras\[0\].fps"),
+        ("cameras: [{name: a, source: film.mp4, slo_ms: 0}]", r"cameras\[0\].slo_ms"),
+        ("cameras: [{name: a, source: film.mp4, adapt: true}]", "camera 'a': adapt needs"),
+        ("cameras: [{name: a, source: film.mp4, accuracy_floor: 2}]", "accuracy_floor"),
+        ("cameras: [{name: a, source: film.mp4, uplink: 0}]", "uplink=0: give Mbit/s above 0"),
+        ("cameras: [{name: a, source: film.mp4, uplink: no.csv}]", "no.csv: cannot be read"),
+    ],
+)
+def test_files_of_cameras_that_cannot_be_are_refused(
+    content: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "film.mp4").write_bytes(b"")
+    file = tmp_path / "cameras.yaml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        CliRunner().invoke(app, ("--cameras", str(file)), catch_exceptions=False)
+
+
+def test_a_camera_has_the_options_of_the_command_unless_it_says_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "film.mp4").write_bytes(b"")
+    file = tmp_path / "cameras.yaml"
+    file.write_text(
+        "cameras:\n"
+        "- {name: a, source: film.mp4}\n"
+        "- {name: b, source: 'rtsp://host/1', fps: 0, model: faces, adapt: false}\n"
+    )
+    usual = Camera(model="gate", fps=8.0, slo_ms=200.0, adapt=True, accuracy_floor=0.5)
+    first, second = read_cameras(file, usual)
+    assert first == replace(usual, name="a", source=str(tmp_path / "film.mp4"))
+    assert (second.source, second.fps, second.model) == ("rtsp://host/1", 0, "faces")
+    assert not second.adapt
+    assert second.slo_ms == 200.0
 
 
 def test_sides_are_for_models_that_take_pictures() -> None:

@@ -1,194 +1,17 @@
 """The control plane of several sub-clusters, with routers that only remember what they are told."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
-import snapshots
+from sub_cluster_world import GIVEN, FakeClusters, FakeRouter, play, until
 from test_sub_cluster_homes import config
 
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.policies import mark_of
-from fermata.deployments.config.resolve import known_profiles
+from fermata.deployments.control.sub_clusters.all_routers import AllRouters
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
-from fermata.foundation.errors import GoneError, NoAnswerError
-from fermata.partitioner.plan import Plan, Problem
-from fermata.partitioner.solve import solve
-from fermata.profiles.profile import Profile
+from fermata.foundation.errors import NoAnswerError
 from fermata.router.assembly import RouterConfig
-from fermata.router.links.directory import Directory
-from fermata.router.live.policy_change import PolicySet
-from fermata.router.telemetry.snapshot import BackendSnapshot, PlacementSnapshot, RouterSnapshot
-
-GIVEN = config("abc", sub_clusters={"spread": ["b"]})
-
-
-class FakeRouter:
-    """Leads from its start on."""
-
-    def __init__(self, number: int, plan: RouterConfig, mark: str, term: int) -> None:
-        self.number = number
-        self.plan = plan
-        self.own = mark
-        self.term = term
-        self.known: Directory | None = None
-        self.told = 0
-        self.policies: list[PolicySet] = []
-        self.ended = False
-        self.busy = 0.5
-        self.placed: tuple[str, ...] = ()
-        self.going: set[str] = set()
-        self.places: list[tuple[str, ...]] = []
-        self.loads = True
-        self.rates: Mapping[str, float] = {}
-        self.wanted: list[int] = []
-        self.least = 0.0
-        self.since_s = time.monotonic()
-        self.up_ns = 0
-
-    async def mark(self) -> str:
-        return self.own
-
-    async def address(self) -> str:
-        return f"127.0.0.1:{self.number}"
-
-    async def leading(self) -> int:
-        if self.ended:
-            raise GoneError("ended")
-        return self.term
-
-    async def stop(self, reason: str) -> None:
-        self.ended = True
-
-    async def directory(self) -> Directory | None:
-        return self.known
-
-    async def set_directory(self, directory: Directory) -> None:
-        self.known = directory
-        self.told += 1
-
-    async def set_policies(self, wanted: PolicySet) -> list[str]:
-        self.policies.append(wanted)
-        return []
-
-    async def questions(self, wait_s: float) -> dict[int, Any]:
-        return {}
-
-    async def place(self, plan: Plan) -> list[str]:
-        self.going |= set(plan.home) - set(self.placed)
-        self.placed = tuple(plan.home)
-        self.places.append(self.placed)
-        return sorted(self.going)
-
-    async def set_target(self, wanted: list[int]) -> None:
-        self.wanted = wanted
-
-    async def snapshot(self) -> RouterSnapshot:
-        if self.ended:
-            raise NoAnswerError("ended")
-        on_their_way = sorted(self.going & set(self.placed))
-        self.going = self.going if not self.loads else set()
-        # Two looks within a millisecond would tell of no time at all.
-        now_ns = time.monotonic_ns() // 1_000_000 * 1_000_000
-        up_ns = self.up_ns = max(now_ns, self.up_ns + 1_000_000)
-        names = [each.name for each in self.plan.applications]
-        backend = BackendSnapshot(0, "emulated", names, False, False, False, 1.0)
-        return snapshots.router(
-            {
-                name: snapshots.application(
-                    requests=10 + int(self.rates.get(name, 0) * (time.monotonic() - self.since_s))
-                )
-                for name in names
-            },
-            placement=PlacementSnapshot(dict.fromkeys(self.placed, 0), {}, on_their_way),
-            term=self.term,
-            up_ns=up_ns,
-            pid=100 + self.number,
-            backends={self.number: backend},
-            wanted=self.wanted,
-            ranks=[
-                snapshots.sub_cluster(
-                    backends=1,
-                    backend_up_ns=up_ns,
-                    backend_busy_ns=int(self.busy * up_ns),
-                    least=self.least,
-                )
-            ],
-        )
-
-    observe = snapshot
-
-
-class FakeClusters:
-    """Seats of all sub-clusters, whoever looks at them."""
-
-    def __init__(self) -> None:
-        self.routers: dict[int, FakeRouter] = {}
-        self.made = 0
-        self.solved = 0
-        self.followed = True
-
-    def of(self, given: DeploymentConfig, number: int) -> "FakeCluster":
-        return FakeCluster(self, given, number)
-
-
-class FakeCluster:
-    def __init__(self, all_of: FakeClusters, given: DeploymentConfig, number: int) -> None:
-        self.all_of = all_of
-        self.number = number
-        self.given = given
-        self.mark = mark_of(given)
-
-    async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
-        return "emulated", known_profiles(self.given)
-
-    async def find(self, seat: int) -> FakeRouter | None:
-        return self.all_of.routers.get(self.number) if seat == 0 else None
-
-    def create(self, seat: int, plan: RouterConfig) -> FakeRouter:
-        assert seat == 0
-        assert self.number not in self.all_of.routers
-        self.all_of.made += 1
-        made = FakeRouter(self.number, plan, self.mark, 10 + self.all_of.made)
-        self.all_of.routers[self.number] = made
-        return made
-
-    def end(self, router: FakeRouter) -> None:
-        router.ended = True
-        del self.all_of.routers[router.number]
-
-    async def solve(self, problem: Problem, seconds: float) -> Plan:
-        self.all_of.solved += 1
-        return solve(problem, 1.0).plan
-
-    async def backends_there(self) -> int:
-        return 4
-
-    async def is_followed(self) -> bool:
-        return self.all_of.followed
-
-
-async def until(ready: Callable[[], bool]) -> None:
-    while not ready():
-        await asyncio.sleep(0.01)
-
-
-def play(
-    story: Callable[[FakeClusters, SeveralRouters], Awaitable[None]],
-    given: DeploymentConfig = GIVEN,
-) -> None:
-    async def run() -> None:
-        clusters = FakeClusters()
-        control = SeveralRouters(given, clusters.of)  # type: ignore[arg-type]
-        await asyncio.shield(control.starting)
-        await story(clusters, control)
-        clusters.followed = False
-        await control.end()
-        assert clusters.routers == {}
-
-    asyncio.run(asyncio.wait_for(run(), 30))
 
 
 def test_each_sub_cluster_has_a_router_with_its_applications() -> None:
@@ -346,6 +169,96 @@ def test_a_new_leader_is_told_what_it_holds() -> None:
     play(story, MOVING)
 
 
+WIDE = config("abcdef", sub_clusters={"count": 3}, epochs={"every_s": 0.5, "move_s": 1})
+
+
+def test_a_silent_router_does_not_keep_the_others_from_moving() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        routers = clusters.routers
+        await until(lambda: all(len(each.placed) == 2 for each in routers.values()))
+        await until(lambda: control.epochs is not None and control.epochs.running is not None)
+        before, last = homes(control), routers[2]
+        last.silent = True
+        hot = hot_pair(clusters, control)
+        await until(lambda: {homes(control)[name] for name in hot} == {0, 1})
+        moved = {name for name, at in homes(control).items() if before[name] != at}
+        assert all(before[name] != 2 for name in moved)
+        assert 2 not in {homes(control)[name] for name in moved}
+        last.silent = False
+
+    play(story, WIDE)
+
+
+def test_applications_leave_a_sub_cluster_without_backends_and_none_comes() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        first, second = clusters.routers[0], clusters.routers[1]
+        await until(lambda: len(first.placed) == len(second.placed) == 2)
+        await until(lambda: control.epochs is not None and control.epochs.running is not None)
+        second.loads, second.backends = False, 0
+        hot = hot_pair(clusters, control)
+        # What lives there is asked for too, and leaves.
+        await until(lambda: set(homes(control).values()) == {0})
+        await asyncio.sleep(1.0)
+        assert hot.isdisjoint(name for each in second.places for name in each)
+        # They move once there is one.
+        second.loads, second.backends = True, 1
+        await until(lambda: len({homes(control)[name] for name in hot}) == 2)
+
+    play(story, MOVING)
+
+
+def test_requests_of_applications_that_live_everywhere_are_told_apart() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        await until(lambda: control.epochs is not None and control.epochs.running is not None)
+        assert control.epochs is not None
+        clusters.routers[0].rates, clusters.routers[1].rates = {"a": 500.0}, {"c": 500.0}
+        told = await control.epochs.router.snapshot()
+        assert [each.settled_requests for each in told.ranks] == [10, 10]
+
+    play(story, config("abc", sub_clusters={"spread": ["b"]}, epochs={"every_s": 60}))
+
+
+def test_one_that_has_answered_once_may_be_silent_and_one_that_never_has_is_waited_for() -> None:
+    async def read() -> None:
+        plan = RouterConfig(())
+        first, second = FakeRouter(0, plan, "", 1), FakeRouter(1, plan, "", 1)
+        routers = AllRouters([first, second], two_backends, 0.2)  # type: ignore[list-item]
+        second.silent = True
+        with pytest.raises(NoAnswerError, match=r"\[1\]"):
+            await routers.snapshots()
+        second.silent = False
+        await routers.snapshots()
+        second.silent = True
+        assert len(await routers.snapshots()) == 2
+        assert routers.silent == {1}
+        first.silent = True
+        with pytest.raises(NoAnswerError):
+            await routers.snapshots()
+
+    asyncio.run(read())
+
+
+async def two_backends(number: int) -> int:
+    return 2
+
+
+def test_one_that_never_answers_is_told_of_by_its_backends_after_a_while() -> None:
+    async def read() -> None:
+        plan = RouterConfig(())
+        first, second = FakeRouter(0, plan, "", 1), FakeRouter(1, plan, "", 0)
+        routers = AllRouters([first, second], two_backends, 0.0)  # type: ignore[list-item]
+        second.silent = True
+        told = (await routers.snapshots())[1]
+        assert (told.wanted, told.applications, routers.silent) == ([2], {}, {1})
+        assert routers.term == 1
+        # Once it answers, all is read anew: its counts begin.
+        second.silent, second.term = False, 7
+        assert routers.term == 8
+        assert (await routers.snapshots())[1].term == 7
+
+    asyncio.run(read())
+
+
 SCALED = config("abc", autoscaler={"maximum": 8, "window_s": 0.3, "startup_s": 0.1})
 
 
@@ -369,6 +282,20 @@ def test_each_sub_cluster_is_scaled_by_what_its_own_router_needs() -> None:
     play(story, SCALED)
 
 
+def test_a_silent_router_does_not_keep_the_others_from_scaling() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        first, second = clusters.routers[0], clusters.routers[1]
+        await until(lambda: bool(first.wanted) and bool(second.wanted))
+        kept, second.silent = second.wanted, True
+        first.least, first.busy = 4.0, 0.95
+        await until(lambda: first.wanted[0] >= 4)
+        assert second.wanted == kept
+        second.silent, second.least, second.busy = False, 3.0, 0.95
+        await until(lambda: second.wanted[0] >= 3)
+
+    play(story, SCALED)
+
+
 def test_windows_and_epochs_are_decided_side_by_side() -> None:
     async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
         await until(lambda: all(each.placed and each.wanted for each in clusters.routers.values()))
@@ -377,3 +304,50 @@ def test_windows_and_epochs_are_decided_side_by_side() -> None:
 
     more = {"window_s": 0.3, "maximum": 8}
     play(story, config("abc", autoscaler=more, epochs={"every_s": 5}))
+
+
+AUTO = {"count": "auto", "count_max": 3}
+FEW_RPS = 10.0
+"""R_max of a router: with the rates below all of them are needed."""
+
+
+def automatic(**more: Any) -> DeploymentConfig:
+    epochs = {"every_s": 0.3, "solve_s": 0.2, "rate_max_rps": FEW_RPS, "imbalance": 0.0}
+    return config("abc", sub_clusters=AUTO, epochs=epochs, **more)
+
+
+def test_one_sub_cluster_is_open_at_first_and_has_all_backends() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        await until(lambda: all(each.wanted for each in clusters.routers.values()))
+        assert [clusters.routers[at].wanted for at in range(3)] == [[4], [0], [0]]
+        assert set(control.homes.values()) == {(0,)}
+        # With a fixed number of backends it stays so, and status tells what is needed.
+        clusters.routers[0].rates = dict.fromkeys("abc", 9.0)
+        assert control.counting is not None
+        await until(lambda: control.counting.needed == 3)  # type: ignore[union-attr]
+        scaling: Any = (await control.status()).to_json()["scaling"]
+        assert scaling["routers_needed"] == 3
+        assert control.counting.opened == 1
+
+    play(story, automatic())
+
+
+def test_sub_clusters_open_with_the_load_and_applications_move_there() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        routers = clusters.routers
+        for number in (1, 2):
+            routers[number].backends = 0
+        await until(lambda: all(each.wanted for each in routers.values()))
+        routers[0].rates = dict.fromkeys("abc", 9.0)
+        routers[0].least = 4.0
+        await until(lambda: all(each.wanted != [0] for each in routers.values()))
+        for each in routers.values():
+            each.backends = each.wanted[0]
+
+        def homes() -> set[tuple[int, ...]]:
+            directory = control.keeper.directory
+            return {directory.homes_of(name) for name in "abc"}
+
+        await until(lambda: homes() == {(0,), (1,), (2,)})
+
+    play(story, automatic(autoscaler={"maximum": 40, "window_s": 0.3}))

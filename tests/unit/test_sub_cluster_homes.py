@@ -12,6 +12,7 @@ from fermata.deployments.control.sub_clusters.homes import (
     first_directory,
     homes_of,
     known_homes,
+    opened_at_start,
     served_at,
     starting_problem,
     sticky_applications,
@@ -28,7 +29,9 @@ def application(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "slo_ms": 100, "variants": [variant], **more}
 
 
-def config(names: str = "abcd", count: int = 2, backends: int = 4, **more: Any) -> DeploymentConfig:
+def config(
+    names: str = "abcd", count: int | str = 2, backends: int = 4, **more: Any
+) -> DeploymentConfig:
     sub_clusters = {"count": count, **more.pop("sub_clusters", {})}
     given = more.pop("applications", [application(name) for name in names])
     backend = {"count": backends, "device": "emulated"}
@@ -61,11 +64,22 @@ def test_backends_are_shared_out_evenly() -> None:
         ({"autoscaler": {"maximum": 1}}, "needs as many backends; autoscaler.maximum=1"),
         ({"epochs": {"sub_clusters": 3}}, "sub_clusters.count=2 and epochs.sub_clusters=3"),
         ({"repository": "open"}, "sub_clusters.count=2 and repository: open"),
+        ({"count": "auto"}, "sub_clusters.count=auto needs epochs"),
+        (
+            {"count": "auto", "epochs": {}, "autoscaler": {"to_zero": True}},
+            "sub_clusters.count=auto and autoscaler.to_zero both end backends",
+        ),
     ],
 )
 def test_refuses_what_does_not_go_together(more: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         config(**more)
+
+
+@pytest.mark.parametrize("count", [3, "auto"])
+def test_a_copy_of_a_configuration_is_read_as_it_was(count: int | str) -> None:
+    given = config(count=count, epochs={"every_s": 20})
+    assert DeploymentConfig.model_validate(given.model_dump()) == given
 
 
 def test_refuses_to_move_what_keeps_sequences() -> None:
@@ -196,3 +210,46 @@ def test_a_new_directory_only_where_something_has_changed() -> None:
 def test_streams_stay_at_one_home() -> None:
     given = config(applications=[application("a", newest=True), application("b")])
     assert sticky_applications(given) == ("a",)
+
+
+def test_an_automatic_number_starts_from_declared_rates_and_memory() -> None:
+    clients = [{"count": 30, "fps": 30}]
+    busy = [application(name, clients=clients) for name in "abcd"]
+    epochs = {"rate_max_rps": 2000}
+    given = config(applications=busy, count="auto", epochs=epochs)
+    assert opened_at_start(given, known_profiles(given)) == 2
+    quiet = config(count="auto", epochs=epochs)
+    assert opened_at_start(quiet, known_profiles(quiet)) == 1
+    assert backend_counts(given, 2) == [2, 2, 0, 0]
+    large = [
+        {"name": f"{name}-1", "model": "emulated", "profile": "h200-eager/resnet101"}
+        for name in "abcd"
+    ]
+    tight = config(
+        applications=[
+            {"name": each["name"][0], "slo_ms": 100, "variants": [each]} for each in large
+        ],
+        count="auto",
+        epochs={"memory_mb": 600},
+    )
+    assert opened_at_start(tight, known_profiles(tight)) > 1
+
+
+def test_what_lives_everywhere_has_no_share_where_a_sub_cluster_is_closed() -> None:
+    given = config("ab", count="auto", epochs={}, sub_clusters={"count_max": 3, "spread": ["b"]})
+    homes = homes_of(given, Plan({"a": 0}), 1)
+    keeper = DirectoryKeeper(first_directory(given, homes, None, 1, 1))
+    shares = keeper.directory.applications
+    assert shares == {"a": ((0, 1.0),), "b": ((0, 1.0), (1, 0.0), (2, 0.0))}
+    assert known_homes(given, keeper.directory) == homes
+    keeper.on_open({2}, {0: {"b"}}, 2)
+    assert keeper.directory.applications == shares
+    # It has loaded, and gets its part; headroom shifts it, and leaves out who is closed.
+    keeper.on_open({2}, {0: {"b"}, 1: {"b"}}, 3)
+    assert keeper.directory.applications["b"] == ((0, 1.0), (1, 1.0), (2, 0.0))
+    keeper.on_headroom({0: 0.1, 1: 0.9}, 4)
+    first, second, third = (share for _, share in keeper.directory.applications["b"])
+    assert first < second
+    assert third == 0.0
+    keeper.on_open({1, 2}, {}, 5)
+    assert [share for _, share in keeper.directory.applications["b"]] == [first, 0.0, 0.0]

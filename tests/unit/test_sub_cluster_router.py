@@ -1,7 +1,8 @@
 """The router of one sub-cluster: it publishes the directory, and has its backends load models."""
 
 import msgspec
-from router_world import TABLE, FakeLink, World, rid
+import pytest
+from router_world import LOST, TABLE, FakeLink, World, rid
 
 from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
@@ -9,6 +10,7 @@ from fermata.router.assembly import RouterConfig
 from fermata.router.core.events import is_bad
 from fermata.router.links.directory import MOVED, Directory, Home
 from fermata.router.links.messages import (
+    Done,
     Dropped,
     LoadVariant,
     Payload,
@@ -17,7 +19,8 @@ from fermata.router.links.messages import (
     Submit,
     UnloadVariant,
 )
-from fermata.router.live.driver import UNKNOWN, LiveRouter
+from fermata.router.live.driver import LiveRouter
+from fermata.router.live.submissions import UNKNOWN
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 HERE = Directory(3, (Home(0), Home(1)), {"cats": ((0, 1.0),), "dogs": ((1, 1.0),)})
@@ -64,7 +67,7 @@ def test_a_request_of_an_application_that_lives_elsewhere_is_handed_back() -> No
         Dropped(rid(1), MOVED, unread=True),
         Dropped(rid(2), UNKNOWN),
     ]
-    assert world.router.unknown == 1
+    assert world.router.submissions.unknown == 1
 
 
 def test_backends_are_told_to_load_all_that_lives_here() -> None:
@@ -164,3 +167,92 @@ def test_requests_that_wait_for_an_application_which_leaves_are_handed_back() ->
     # What comes from now on is handed back at once.
     world.hear(world.frontend, Submit(rid(99), "a", ms(500), ms(500)))
     assert world.frontend.take(Dropped) == [Dropped(rid(99), MOVED)]
+
+
+def handed_back(world: World) -> list[int]:
+    """Requests that the frontend has to ask for elsewhere, in order; nothing else has ended."""
+    dropped = world.frontend.take(Dropped)
+    assert {(each.reason, each.retried) for each in dropped} == {(MOVED, True)}
+    return [each.rid for each in dropped]
+
+
+def left_with_a_batch() -> tuple[World, FakeLink, Run]:
+    """A router whose application "a" has moved while a batch of it runs."""
+    world, backend = moving_world()
+    world.hear(backend, Ready("emulated", ("a-1", "b-1")))
+    world.router.place(Plan({"a": 0, "b": 0}))
+    world.hear(world.frontend, *(Submit(rid(each), "a", ms(500), ms(500)) for each in (1, 2, 3)))
+    world.advance(ms(2))
+    (run,) = backend.take(Run)
+    world.router.place(Plan({"b": 0}))
+    world.settle()
+    assert world.frontend.take(Dropped) == []
+    return world, backend, run
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_requests_of_a_backend_that_dies_after_their_application_left_are_handed_back(
+    others: int,
+) -> None:
+    world, backend, run = left_with_a_batch()
+    for number in range(others):
+        world.hear(world.link("backend", 20 + number), Ready("emulated", ("a-1", "b-1")))
+    world.router.on_down(backend, LOST)
+    world.settle()
+    assert handed_back(world) == list(run.rids)
+    assert not world.router.engine.outbox.queued
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_requests_of_a_batch_that_fails_after_their_application_left_are_handed_back(
+    others: int,
+) -> None:
+    world, backend, run = left_with_a_batch()
+    for number in range(others):
+        world.hear(world.link("backend", 20 + number), Ready("emulated", ("a-1", "b-1")))
+    world.hear(backend, Done(run.batch, ms(3), 0, failed="RuntimeError: no"))
+    assert handed_back(world) == list(run.rids)
+    assert not world.router.engine.outbox.queued
+
+
+def test_requests_left_out_of_a_batch_after_their_application_left_are_handed_back() -> None:
+    world, backend, run = left_with_a_batch()
+    world.hear(backend, Done(run.batch, ms(3), 0, left_out=run.rids[1:]))
+    assert handed_back(world) == list(run.rids[1:])
+
+
+def test_a_request_that_runs_where_its_application_left_is_not_handed_back_twice() -> None:
+    world, backend, run = left_with_a_batch()
+    # A frontend that has lost its link to the backend asks again.
+    world.hear(world.frontend, Submit(run.rids[0], "a", ms(490), ms(490)))
+    assert world.frontend.take(Dropped) == []
+    world.router.on_down(backend, LOST)
+    world.settle()
+    assert handed_back(world) == list(run.rids)
+
+
+def test_an_application_that_comes_back_is_queued_again_as_ever() -> None:
+    world, backend, _ = left_with_a_batch()
+    other = world.link("backend", 20)
+    world.hear(other, Ready("emulated", ("a-1", "b-1")))
+    world.router.place(Plan({"a": 0, "b": 0}))
+    world.hear(other, Ready("emulated", ("a-1", "b-1")))
+    world.router.on_down(backend, LOST)
+    world.settle()
+    assert world.frontend.take(Dropped) == []
+    assert other.take(Run)
+
+
+def test_a_request_that_has_cost_a_backend_at_another_home_costs_one_more_and_no_third() -> None:
+    world, backend = moving_world()
+    other = world.link("backend", 20)
+    for each in (backend, other):
+        world.hear(each, Ready("emulated", ("a-1", "b-1")))
+    world.router.place(Plan({"a": 0, "b": 0}))
+    world.hear(world.frontend, Submit(rid(1), "a", ms(500), ms(500), retried=True))
+    world.advance(ms(2))
+    (taken,) = (each for each in (backend, other) if each.take(Run))
+    world.router.on_down(taken, LOST)
+    world.settle()
+    (told,) = world.frontend.take(Dropped)
+    assert (told.reason, told.retried) == ("backend-lost", False)

@@ -5,15 +5,15 @@ READY := .venv/.ready
 MODELS := .venv/.models
 CONFIG ?= deployments/local.yaml
 # torch is gigabytes: it is set up for configurations that name a model which needs it.
-NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|objects|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
-# The live tests meet real deadlines, so nothing else may keep the cores busy; they run once.
-# LONG=1 also runs those that start servers of their own, which take the whole past six minutes.
+NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|objects|words|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
+# These meet real deadlines, so nothing else may keep the cores busy; they run once.
+# LONG=1 also runs those that take minutes, with or without servers of their own.
 LIVE := timeout -k 10 2400 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
 SOAK := timeout -k 10 900 $(BIN)/python -m pytest -m soak tests/live
 
 SECONDS ?= 600
 
-.PHONY: help serve models tools test soak unhurried lint fuzz attack bench compiled sbom clean
+.PHONY: help serve models tools test unhurried soak live lint fuzz attack bench compiled sbom clean
 
 help:
 	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
@@ -53,16 +53,18 @@ tools:
 				apt-get install --quiet=2 --yes --no-install-recommends prometheus chromium >/dev/null; \
 		fi || echo "no Prometheus or no Chromium here: tests that need them are skipped"
 
-# Five minutes of load and kills go on beside the tests that have no deadlines, which yield to it.
-test: $(MODELS) tools
-	$(MAKE) --no-print-directory --jobs=2 soak unhurried
-	$(LIVE)
+test: unhurried soak live
+
+unhurried: $(MODELS) tools
+	$(BIN)/python -m pytest -n 2 $(if $(LONG),-m 'not live and not soak')
 
 soak: $(MODELS)
 	$(SOAK)
 
-unhurried: $(MODELS)
-	nice -n 19 $(BIN)/python -m pytest -n 2
+live: $(MODELS) tools
+	$(LIVE)
+
+.NOTPARALLEL: test
 
 # Types are checked against torch's own, so that must be there.
 lint: $(MODELS)

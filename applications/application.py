@@ -81,6 +81,11 @@ class Application(ApplicationSpec):
         return max([self.limit_ns, *(client.slo_ns for client in self.clients)])
 
     @property
+    def declared_rps(self) -> float:
+        """Requests a second of its clients, as far as their frame rates are given."""
+        return sum(group.count * (group.fps or 0.0) for group in self.clients)
+
+    @property
     def profiles(self) -> tuple[Profile, ...]:
         """Run times of each variant, where all of them are known."""
         found = [variant.profile for variant in self.variants]

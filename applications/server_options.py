@@ -23,7 +23,7 @@ Dtype = Literal[
 ]
 Size = Annotated[int, Limits(low=-1)]
 """The size of a dimension; -1: it varies."""
-Fit = Literal["stretch", "crop", "centre", "whole"]
+Fit = Literal["stretch", "crop", "centre", "whole", "page", "line"]
 
 Decode = Literal["auto", "gpu", "cpu"]
 Precision = Literal["auto", "fp32", "fp16", "bf16"]
@@ -43,7 +43,9 @@ class InputSpec:
     """Encoded JPEG in a BYTES tensor is decoded, resized to `shape` and normalised."""
     fit: Fit = "stretch"
     """How a picture gets that size: `stretch` ignores its proportions, `crop` is torchvision's
-    middle, `centre` EfficientNet's, `whole` keeps all of it in the top left of a square."""
+    middle, `centre` EfficientNet's, `whole` keeps all of it in the top left of a square.
+    `page` and `line` are PP-OCR's: as `whole`, with sides that are multiples of 32; and a line of
+    text at the left, the rest grey."""
     decode: Decode = "auto"
     """Where a plain JPEG is decoded: `gpu`, a batch at a time in the backend; `cpu`, in the
     frontend; `auto`, on the GPU with `backend.device: cuda`. Other pictures are for the CPU."""
@@ -61,10 +63,11 @@ class BoxOptions:
     """Boxes in a detector's answers; clients get them in pixels of the frames that they sent."""
 
     output: str = "output"
-    """Output that holds them: four numbers a box, and any number of others after these."""
-    format: Literal["xyxy", "xywh", "cxcywh", "yxyx"] = "xyxy"
+    """Output that holds them: four numbers a box, or eight, and any number of others after."""
+    format: Literal["xyxy", "xywh", "cxcywh", "yxyx", "quad"] = "xyxy"
     """The four numbers: two corners, the upper left corner and a size, the middle and a size, or
-    two corners with y first. They keep this format."""
+    two corners with y first. They keep this format. `quad` has eight: four corners, clockwise from
+    the upper left one, of a rectangle at any angle."""
     unit: Literal["pixels", "shares"] = "pixels"
     """Measures of the model's input: its pixels, or shares of its sides from 0 to 1."""
     axis: Literal["last", "first"] = "last"

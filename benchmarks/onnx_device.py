@@ -157,6 +157,11 @@ def compared(path: Path, shape: tuple[int, ...], quick: bool) -> tuple[float, fl
     seconds = 0.3 if quick else RUN_S
     sizes = [each for each in SIZES if each * prod(shape) <= NUMBERS_MAX][: 1 if quick else None]
     device, session = pick_device("auto"), on_cpu(path)
+    if device == "cuda":
+        # As in a backend, which has one core: more threads of torch's own copy rows more slowly.
+        import torch
+
+        torch.set_num_threads(1)
     name = session.get_inputs()[0].name
     spec = ModelSpec(path.stem, str(path), sizes[-1], shape, "FP32")
     given = np.random.default_rng(1).standard_normal((sizes[-1], *shape), np.float32)

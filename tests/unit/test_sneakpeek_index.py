@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fermata.deployments.sneakpeek.building import build_model
 from fermata.deployments.sneakpeek.calibration import calibrate
-from fermata.deployments.sneakpeek.index import build_index, checksum
+from fermata.deployments.sneakpeek.index import EXACT_MAX, build_index, checksum
 from fermata.deployments.sneakpeek.projection import fit_projection
 from fermata.deployments.sneakpeek.store import load_model, read_data, save_model
 from fermata.foundation.errors import ConfigError
@@ -41,6 +41,16 @@ def test_neighbours_vote_for_their_classes(kind: str) -> None:
 def test_auto_is_exact_for_small_sets() -> None:
     samples, labels = draw(50)
     assert build_index(samples, labels, 3).kind == "exact"
+
+
+def test_auto_has_lists_where_a_look_at_every_sample_would_take_long() -> None:
+    samples, labels = draw(EXACT_MAX + 1)
+    index = build_index(samples, labels, 3)
+    assert index.kind == "ivf"
+    asked, true = draw(500)
+    exact = build_index(samples, labels, 3, kind="exact")
+    right = [(each.votes(asked).argmax(axis=1) == true).mean() for each in (index, exact)]
+    assert right[0] >= right[1] - 0.01
 
 
 def test_projection_keeps_the_directions_that_vary_most() -> None:

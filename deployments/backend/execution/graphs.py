@@ -26,6 +26,7 @@ from fermata.deployments.backend.execution.captured import (
     abandon,
 )
 from fermata.deployments.backend.execution.flights import AnswerBuffer, GraphFlight
+from fermata.deployments.backend.execution.gathering import gather
 from fermata.deployments.backend.execution.ladder import (
     LADDER,
     capture_order,
@@ -356,11 +357,7 @@ class GraphRunner:
 
         def fill(spare: Staged) -> None:
             for items, host, device in zip(columns, spare.host, spare.device, strict=True):
-                # One call, without the interpreter's lock. numpy takes the lock back for each
-                # input, and waits for it behind a busy loop each time.
-                # Rows of a larger request may be numbers of numpy, not arrays.
-                given = [self.torch.from_numpy(np.asarray(item)) for item in items]
-                self.torch.stack(given, out=host[:size])
+                gather(self.torch, items, host[:size])
                 device[:size].copy_(host[:size], non_blocking=True)
 
         return self.stage_by(size, fill)

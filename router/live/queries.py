@@ -12,6 +12,7 @@ from typing import Final
 from fermata.foundation.learnt_time import LearntTime
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Batch, Drop, DropReason, Request
+from fermata.router.core.outbox import FOR_WANT
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query_table import Part, Query, QueryTable
 from fermata.router.links.messages import Dropped, HandedOn, Submit, frontend_of
@@ -268,17 +269,27 @@ class LiveQueries:
     def _learn(self, now_ns: int, part: Part) -> None:
         """Plan with the time that results take from their batch to the next stage."""
         application = self.pipeline_of(part).stages[part.stage].application
-        budget = self.table.budgets[application]
         if part.ran_at_ns:
-            hand_on = self.hand_on[application]
-            hand_on.learn(now_ns - part.ran_at_ns)
-            budget.lead_ns = self.engine.leads[application].ns(budget.size) + hand_on.planned_ns
+            self.hand_on[application].learn(now_ns, now_ns - part.ran_at_ns)
+            self._plan_lead(application)
+
+    def _plan_lead(self, application: int) -> None:
+        budget, hand_on_ns = self.table.budgets[application], self.hand_on[application].planned_ns
+        budget.lead_ns = self.engine.leads[application].ns(budget.size) + hand_on_ns
+
+    def _doubt(self, now_ns: int, pipeline: int) -> None:
+        """A query had no time: what lies between its stages may have been learnt too long."""
+        for application in self.table.flows[pipeline].pipeline.applications:
+            if self.hand_on[application].doubt(now_ns):
+                self._plan_lead(application)
 
     def _note_ends(self) -> None:
         for query in self.table.take_ended():
             counts = self.outcomes[query.pipeline]
             outcome = self.doubts.pop(query.qid, query.outcome)
             counts[outcome] = counts.get(outcome, 0) + 1
+            if outcome in FOR_WANT:
+                self._doubt(query.ended_at_ns, query.pipeline)
 
 
 def _unnumbered() -> int:

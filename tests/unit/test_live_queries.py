@@ -346,3 +346,21 @@ def test_stages_and_answers_of_pipelines_are_told() -> None:
     assert (first.application, first.open, first.results) == ("detect", 0, 1)
     assert first.took_ns == ms(40)
     assert (second.application, second.open, second.results) == ("classify", 2, 0)
+
+
+def test_a_slow_hand_on_is_forgotten_where_it_keeps_every_query_out() -> None:
+    stages = Stage(0, (1,)), Stage(1, (2,)), Stage(0)
+    world = PipelineWorld(Pipeline(stages, ms(200)))
+    world.begin(1)
+    assert world.run() == [1]
+    # Its frontend was held up: this is learnt as the time that the last stage needs before it.
+    world.advance(ms(110))
+    world.hand_on(1, 2, stage=2)
+    world.hear(world.frontend, Cancel(rid(0)))
+    world.dropped()
+    ran: list[int] = []
+    for number in range(100, 160):
+        world.query(number)
+        ran += world.run()
+        world.hear(world.frontend, Cancel(rid(number)))
+    assert ran[-40:] == list(range(120, 160))

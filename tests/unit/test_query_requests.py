@@ -303,3 +303,36 @@ def test_parts_end_so_early_that_the_answer_is_made_in_time(models: Registry) ->
         world.clock_ns += ms(4)
         world.settle()
         assert len(world.answers[first]) == 1
+
+
+def test_a_slow_answer_is_forgotten_where_it_leaves_no_time_for_any_other(models: Registry) -> None:
+    world = World(models)
+    world.open("chain")
+    world.end(1, result_of(1))
+    world.work.pop(0)()
+    # The making of the answer was held up.
+    world.clock_ns += ms(80)
+    world.settle()
+    assert isinstance(world.answers[1][0], Result)
+    given: list[int] = []
+    for rid in range(2, 32):
+        world.clock_ns += ms(100)
+        world.open("chain")
+        given.append(world.parts[rid][0].terms.slo_ns)
+        world.lost(rid, DropReason.LATE)
+    assert given[0] <= ms(2)
+    assert min(given[20:]) > ms(60)
+
+
+def test_what_is_learnt_of_answers_outlasts_refusals_beside_them(models: Registry) -> None:
+    world = World(models)
+    for rid in range(1, 64, 2):
+        world.open("chain")
+        world.end(rid, result_of(rid))
+        world.work.pop(0)()
+        world.clock_ns += ms(20)
+        world.settle()
+        world.open("chain")
+        world.lost(rid + 1, DropReason.SHED)
+        world.clock_ns += ms(400)
+    assert ms(20) <= world.queries.answer_time("chain").planned_ns <= ms(40)

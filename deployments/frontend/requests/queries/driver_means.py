@@ -49,7 +49,7 @@ class DriverMeans:
             driver.loop.call_soon(self._run_here, work, then, cost)
         else:
             job = driver.loop.run_in_executor(driver.pool, self._timed, work)
-            job.add_done_callback(partial(_on_ended, then, cost))
+            job.add_done_callback(partial(self._on_ended, then, cost))
 
     def _timed(self, work: Callable[[], T]) -> tuple[T, int]:
         """The result of some work, and how long it took."""
@@ -66,26 +66,29 @@ class DriverMeans:
             found = work()
         except Exception as error:
             found = error
-        cost.learn(self.now_ns() - from_ns)
+        now_ns = self.now_ns()
+        cost.learn(now_ns, now_ns - from_ns)
         then(found)
+
+    def _on_ended(
+        self,
+        then: Callable[[T | Exception], None],
+        cost: LearntTime,
+        job: asyncio.Future[tuple[T, int]],
+    ) -> None:
+        if job.cancelled():
+            # The process shuts down, and has cancelled all of its requests.
+            return
+        error = job.exception()
+        if isinstance(error, Exception):
+            then(error)
+        elif error is None:
+            found, took_ns = job.result()
+            cost.learn(self.now_ns(), took_ns)
+            then(found)
 
     def call_later(self, delay_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:
         return self.driver.loop.call_later(max(0, delay_ns) / 1e9, call)
 
     def now_ns(self) -> int:
         return self.driver.clock()
-
-
-def _on_ended(
-    then: Callable[[T | Exception], None], cost: LearntTime, job: asyncio.Future[tuple[T, int]]
-) -> None:
-    if job.cancelled():
-        # The process shuts down, and has cancelled all of its requests.
-        return
-    error = job.exception()
-    if isinstance(error, Exception):
-        then(error)
-    elif error is None:
-        found, took_ns = job.result()
-        cost.learn(took_ns)
-        then(found)

@@ -33,9 +33,12 @@ from fermata.deployments.specs.pipelines import ServedPipeline, ServedStage
 from fermata.foundation.learnt_time import LearntTime
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import DropReason
+from fermata.router.core.outbox import FOR_WANT
 from fermata.router.links.messages import Cancel, HandedOn, Result
 
 T = TypeVar("T")
+WITHOUT_TIME = FOR_WANT | {RefusalReason.EXPIRED}
+"""Reasons of refusals for which too little time may have been left beside the answer's."""
 Made = list[tuple[int, MadeInput]]
 """Inputs, each with the place of its stage."""
 
@@ -184,7 +187,7 @@ class QueryRequests:
                 query.timer = self.means.call_later(wait_ns, partial(self._expire, query))
                 return rid
             refusal = rid
-        self.means.counts.refuse(query.application, refusal.reason)
+        self._on_refused(now_ns, query, refusal)
         return refusal
 
     def cancel(self, rid: int) -> bool:
@@ -387,7 +390,7 @@ class QueryRequests:
     def _on_answer(self, query: OpenQuery, answer: Result | Exception) -> None:
         if not query.settled:
             took_ns = self.means.now_ns() - query.ended_at_ns
-            self.answer_time(query.pipeline.name).learn(took_ns)
+            self.answer_time(query.pipeline.name).learn(self.means.now_ns(), took_ns)
             if query.trace is not None:
                 query.trace.worked("answer", "", query.ended_at_ns, self.means.now_ns())
             self._settle(query, failed(answer) if isinstance(answer, Exception) else answer)
@@ -416,7 +419,12 @@ class QueryRequests:
         if query.trace is not None:
             query.trace.end(self.means.now_ns(), query.rid, outcome)
         if isinstance(outcome, Refusal):
-            self.means.counts.refuse(query.application, outcome.reason)
+            self._on_refused(self.means.now_ns(), query, outcome)
         else:
             self.means.counts.serve(self.means.now_ns(), query, outcome)
         answer(query.on_answer, query.rid, outcome)
+
+    def _on_refused(self, now_ns: int, query: OpenQuery, refusal: Refusal) -> None:
+        self.means.counts.refuse(query.application, refusal.reason)
+        if refusal.reason in WITHOUT_TIME:
+            self.answer_time(query.pipeline.name).doubt(now_ns)

@@ -166,15 +166,17 @@ class BatchPipeline:
         return None
 
     def on_router_down(self) -> None:
-        """Return the requests of batches that have not begun; a new router sends them elsewhere.
+        """Return the requests of batches that have not begun, and what others have left out: a new
+        router sends them elsewhere.
 
         Batches that run go on, and their results go out; frontends ignore what they do not need.
         """
         self.linked = False
         self.announced = False
         for job in self.jobs:
-            if not job.begun:
-                for frontend, rids in by_frontend(job.run.rids).items():
+            if not job.orphan:
+                idle = job.left_out if job.begun else job.run.rids
+                for frontend, rids in by_frontend(idle).items():
                     self.effects.append(ReturnRequests(frontend, Returned(tuple(rids))))
         self.jobs = [job for job in self.jobs if job.begun]
         for job in self.jobs:

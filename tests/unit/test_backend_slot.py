@@ -338,3 +338,16 @@ def test_a_frontend_out_of_reach_is_neither_asked_nor_answered() -> None:
     assert [done.left_out for done in reported(effects)] == [(FAR + 1,)]
     assert order(pipeline, 2, FAR + 2) == []
     assert pipeline.jobs == []
+
+
+def test_what_a_running_batch_left_out_goes_back_when_its_router_is_lost() -> None:
+    pipeline = ready()
+    order(pipeline, 1, 1, 2)
+    give(pipeline, 1)
+    pipeline.on_time(ms(100))
+    (job,) = begun(pipeline.take_effects())
+    assert job.left_out == (2,)
+    # Nobody hears of the end of the batch, so the frontend has to hear of it now.
+    pipeline.on_router_down()
+    assert pipeline.take_effects() == [ReturnRequests(0, Returned((2,)))]
+    assert replied(finish(pipeline, job, ms(110))) == [1]

@@ -137,6 +137,8 @@ def load(
     """
     if adapt and (arrivals is not Process.CAMERAS or scenario is not None):
         raise ConfigError("--adapt is for cameras: give --arrivals cameras and --model")
+    if uplink and not adapt:
+        raise ConfigError(f"--uplink={uplink} emulates networks that cameras follow: give --adapt")
     link = read_uplink(uplink)
     rng = np.random.default_rng(seed)
     total_ns = seconds(warmup_s + duration_s)
@@ -153,9 +155,8 @@ def load(
         options = SenderOptions(server, streams, unary, access)
         if adapt:
             camera = Camera("", film, model, fps, slo_ms, adapt, uplink=link)
-            found = run_load(
-                adaptive(options, camera, ask(model)), targets, due, processes, AdaptiveSender
-            )
+            how = adaptive(options, camera, ask(model), priority)
+            found = run_load(how, targets, due, processes, AdaptiveSender)
         else:
             found = run_load(options, targets, due, processes)
     except WireError as error:

@@ -135,14 +135,11 @@ def _one(
     camera.check()
     found = model_of_pictures(server, camera.model, access)
     options = camera.options(found, top, access)
-    results: list[FrameResult] = []
+    rows: list[JsonObject] | None = [] if as_json else None
     stream = FrameStream(server, camera.model, camera.source, options)
-    interrupted = _run(stream, frames, found, as_json, results)
     counts = StreamCounts(options.slo_ns)
-    for each in results:
-        counts.add(each)
+    interrupted = _run(stream, frames, found, counts, rows)
     if as_json:
-        rows = [_row(each) for each in results]
         print(json.dumps(asdict(counts.summary()) | {"frames": rows}))
     else:
         Console(highlight=False).print(str(counts.summary()))
@@ -183,17 +180,20 @@ def _run(
     stream: FrameStream,
     frames: int | None,
     model: ModelDescription,
-    as_json: bool,
-    results: list[FrameResult],
+    counts: StreamCounts,
+    rows: list[JsonObject] | None,
 ) -> bool:
-    """Show each answer as it comes, and keep it; true where the user has had enough."""
+    """Count each answer as it comes, and show it or, where there are `rows`, add it to them. True
+    where the user has had enough."""
     console = Console(highlight=False)
     try:
         for result in stream:
-            results.append(result)
-            if not as_json:
+            counts.add(result)
+            if rows is None:
                 console.print(_line(result, model), soft_wrap=True)
-            if frames is not None and len(results) >= frames:
+            else:
+                rows.append(_row(result))
+            if frames is not None and counts.requests >= frames:
                 stream.stop()
                 break
     except KeyboardInterrupt:

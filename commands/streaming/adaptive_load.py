@@ -19,7 +19,9 @@ FILM_BYTES_MAX = 64 << 20
 """Each process has a film of its own."""
 
 
-def adaptive(options: SenderOptions, camera: Camera, found: ModelDescription) -> AdaptiveOptions:
+def adaptive(
+    options: SenderOptions, camera: Camera, found: ModelDescription, priority: int = 0
+) -> AdaptiveOptions:
     """How cameras like this one are sent."""
     camera = replace(camera, source=film(camera.source))
     camera.check()
@@ -29,7 +31,7 @@ def adaptive(options: SenderOptions, camera: Camera, found: ModelDescription) ->
     return AdaptiveOptions(
         options.server,
         access=options.access,
-        stream=camera.options(found, 0, options.access),
+        stream=replace(camera.options(found, 0, options.access), priority=priority),
         film=_beginning(camera.source),
     )
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fermata.clients.frames import is_live
+from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.clients.wire.errors import WireError
 from fermata.commands.streaming.camera import Camera
@@ -52,19 +53,28 @@ class RunningCamera:
         try:
             async with aclosing(aiter(stream)) as results:
                 async for result in results:
-                    self.trouble = ""
-                    self.counts.add(result)
-                    self.recent_ns.append(time.monotonic_ns())
+                    self.on_result(time.monotonic_ns(), result)
                     if frames is not None and self.counts.requests >= frames:
                         return
         except WireError as error:
             self.trouble = str(error)
 
+    def on_result(self, now_ns: int, result: FrameResult) -> None:
+        """Count one more frame that has ended."""
+        self.trouble = ""
+        self.counts.add(result)
+        self.recent_ns.append(now_ns)
+        # Here too: nobody may ever ask for the rate.
+        self._forget(now_ns)
+
     def fps(self, now_ns: int) -> float:
         """Frames a second that ended lately."""
+        self._forget(now_ns)
+        return len(self.recent_ns) / (RECENT_NS / 1e9)
+
+    def _forget(self, now_ns: int) -> None:
         while self.recent_ns and self.recent_ns[0] < now_ns - RECENT_NS:
             self.recent_ns.popleft()
-        return len(self.recent_ns) / (RECENT_NS / 1e9)
 
 
 def run_cameras(
@@ -112,7 +122,7 @@ def table_of(cameras: Sequence[RunningCamera]) -> Table:
         last, latency = each.counts.last, summary.latency_ms
         style = "green" if summary.bad_rate <= 0.01 else "red"
         table.add_row(
-            each.camera.name,
+            Text(each.camera.name),
             each.camera.model,
             (last.variant if last is not None else "") or "-",
             f"{summary.requests:,}",
@@ -120,7 +130,8 @@ def table_of(cameras: Sequence[RunningCamera]) -> Table:
             str(last.side) if last is not None and last.side else "-",
             Text(f"{1 - summary.bad_rate:.1%}", style) if summary.requests else "-",
             "-" if latency.p50 is None else f"{latency.p50:.0f}, {latency.p99:.0f} ms",
-            each.trouble or _refusal(each),
+            # Not as markup, which addresses and messages may look like.
+            Text(each.trouble or _refusal(each)),
         )
     return table
 

@@ -53,6 +53,7 @@ def read_trace(row: Fields) -> BandwidthTrace:
         table = read_csv(row.text("file"), ("t_s", "mbps"))
         mbps = [values[1] for values in table]
         step_s = table[1][0] - table[0][0] if len(table) > 1 else 1.0
+        check_positive(f"{row.text('file')}: step of t_s", step_s)
     else:
         mbps, step_s = row.numbers("mbps"), row.positive("step_s") or 1.0
     if not mbps:
@@ -88,6 +89,6 @@ def read_csv(path: str, columns: tuple[str, ...]) -> list[tuple[float, ...]]:
             ]
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a CSV file") from None
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         wanted = ", ".join(columns)
         raise ConfigError(f"{path}: {error} is wrong; give columns {wanted} of numbers") from None

@@ -1,16 +1,24 @@
 """What `fermata stream` refuses, before it looks for a server."""
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
+from fermata.clients.pending import FrameResult
+from fermata.clients.stream import StreamOptions
+from fermata.commands.load import load
 from fermata.commands.profile import at_sizes
 from fermata.commands.stream import stream
 from fermata.commands.streaming.camera import Camera, read_cameras
+from fermata.commands.streaming.many import RunningCamera, table_of
+from fermata.commands.streaming.uplinks import read_uplink
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 
 app = typer.Typer()
 app.command()(stream)
@@ -88,6 +96,49 @@ def test_a_camera_has_the_options_of_the_command_unless_it_says_otherwise(tmp_pa
     assert (second.source, second.fps, second.model) == ("rtsp://host/1", 0, "faces")
     assert not second.adapt
     assert second.slo_ms == 200.0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("t_s,mbps\n0,5\n0,6\n", "step of t_s=0.0: must be a finite number above 0"),
+        ("t_s,mbps\n5,5\n0,6\n", "step of t_s=-5.0: must be a finite number above 0"),
+        ("t_s,mbps\n0,5\n1\n", "give columns t_s, mbps of numbers"),
+        ("t_s,mbps\n0,0\n1,5\n", r"mbps\[0\]=0.0: must be a finite number above 0"),
+    ],
+)
+def test_traces_that_no_link_can_follow_are_refused(
+    content: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "trace.csv").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        read_uplink("trace.csv", tmp_path)
+
+
+def test_an_uplink_that_no_camera_would_follow_is_refused() -> None:
+    loads = typer.Typer()
+    loads.command()(load)
+    with pytest.raises(ConfigError, match=r"--uplink=5 .* give --adapt"):
+        CliRunner().invoke(loads, ("--model", "m", "--uplink", "5"), catch_exceptions=False)
+
+
+def test_a_camera_that_nobody_looks_at_takes_no_more_memory_with_time() -> None:
+    running = RunningCamera(Camera("a", "rtsp://host/1"), StreamOptions())
+    for number in range(1000):
+        running.on_result(number * ms(100), FrameResult(number, 0, "OK"))
+    assert len(running.recent_ns) <= 51
+    assert running.fps(ms(99_900)) == pytest.approx(10.2)
+
+
+def test_what_a_table_says_of_a_camera_is_shown_as_it_is() -> None:
+    running = RunningCamera(Camera("[b]door[/i]", "rtsp://host/1"), StreamOptions())
+    running.trouble = "'rtsp://[fe80::1]/1' has broken off [/x]"
+    console = Console(width=200, file=StringIO())
+    console.print(table_of([running]))
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert "[b]door[/i]" in shown
+    assert "'rtsp://[fe80::1]/1' has broken off [/x]" in shown
 
 
 def test_sides_are_for_models_that_take_pictures() -> None:

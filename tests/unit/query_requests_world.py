@@ -39,6 +39,10 @@ def count(results: Any) -> Any:
     return np.array([float(len(results["first"]))])
 
 
+def nothing(result: Any) -> list[Any]:
+    return []
+
+
 def fail(result: Any) -> list[Any]:
     raise ValueError("spilt milk")
 
@@ -62,6 +66,19 @@ SIDE_JOIN = {"application": "all", "join": True, "transform": f"{__name__}:count
 JOIN = {"application": "all", "join": True, "transform": f"{__name__}:gather"}
 
 
+def two_joins() -> dict[str, object]:
+    """A pipeline whose second join waits for what the first one does, and for more."""
+    stages = [
+        {"application": "first"},
+        {"application": "each", "name": "a", "after": "first", "transform": f"{__name__}:split"},
+        {"application": "each", "name": "b", "after": "first", "transform": f"{__name__}:split"},
+        {"application": "each", "name": "c", "after": "b", "transform": f"{__name__}:nothing"},
+        {**SIDE_JOIN, "name": "one", "after": "a"},
+        {**SIDE_JOIN, "name": "two", "after": ["a", "c"]},
+    ]
+    return {"name": "two-joins", "slo_ms": 100, "stages": stages}
+
+
 def pipelines_of_three() -> Registry:
     """Applications `first`, `each` and `all`, and pipelines of them."""
     applications = [application("first", 2), application("each", 1), application("all", 1)]
@@ -71,6 +88,7 @@ def pipelines_of_three() -> Registry:
         pipeline("joined", "split", JOIN),
         pipeline("joined-gaps", "split", JOIN, partial=True),
         pipeline("side-join", "split", {**SIDE_JOIN, "after": "first"}),
+        two_joins(),
         pipeline("failing", "fail"),
         pipeline("misfit", "misfit"),
     ]

@@ -212,6 +212,26 @@ def test_a_part_that_ends_while_a_join_is_made_is_told_after_it(models: Registry
     assert [len(each) for each in world.answer()["stages"].values()] == [1, 1, 1]
 
 
+def test_a_join_waits_for_one_that_is_being_made_of_the_same_parts(models: Registry) -> None:
+    world = World(models)
+    world.open("two-joins")
+    world.found(1, 5.0)
+    world.take()
+    # What follows the second part is being made when the first one makes a join due.
+    world.end(3, result_of(3, 7.0))
+    world.end(2, result_of(2, 6.0))
+    world.work.pop(0)()
+    # Whichever thread is faster.
+    world.work.reverse()
+    world.settle()
+    assert world.take() == [
+        QueryPart("two-joins", 4, 2),
+        HandedOn(2),
+        QueryPart("two-joins", 5, 3),
+        HandedOn(3),
+    ]
+
+
 def test_a_part_that_nobody_here_cancelled_waits_for_the_reason(models: Registry) -> None:
     world = World(models)
     world.open("chain")

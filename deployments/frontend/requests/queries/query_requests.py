@@ -118,8 +118,8 @@ class OpenQuery:
         """Parts that have been submitted and not ended, by id."""
         self.joining = False
         """Inputs of joins are being made, and the router has not been told what made them due."""
-        self.later: list[tuple[QueryPartRecord, int, Outcome]] = []
-        """Parts that have ended meanwhile: the router must not hear of their ends before."""
+        self.later: list[Callable[[], None]] = []
+        """Ends of other parts meanwhile: the router must not hear of them before."""
         self.settled = False
         """It has its answer."""
         self.timer: TimerHandle | None = None
@@ -238,7 +238,7 @@ class QueryRequests:
         if query.settled:
             return
         if query.joining:
-            query.later.append((record, rid, outcome))
+            query.later.append(partial(self._on_part, query, record, rid, outcome))
         elif not isinstance(outcome, Refusal):
             self._on_result(query, record, rid, outcome)
         elif outcome.reason != DropReason.CANCELLED:
@@ -282,7 +282,16 @@ class QueryRequests:
         if query.trace is not None:
             stage = query.pipeline.stages[record.stage].name
             query.trace.worked("transform", stage, from_ns, self.means.now_ns())
-        if isinstance(made, Exception):
+        self._on_transformed(query, record, rid, made)
+
+    def _on_transformed(
+        self, query: OpenQuery, record: QueryPartRecord, rid: int, made: Made | Exception
+    ) -> None:
+        if query.settled:
+            return
+        if query.joining:
+            query.later.append(partial(self._on_transformed, query, record, rid, made))
+        elif isinstance(made, Exception):
             record.result = None
             self._lose(query, record, rid, failed(made))
         else:
@@ -370,8 +379,9 @@ class QueryRequests:
                 self._submit(self.means.now_ns(), query, child, rid)
         self._tell(query, record, rid)
         query.joining, later, query.later = False, query.later, []
-        for ended in later:
-            self._on_part(query, *ended)
+        for go_on in later:
+            # One of them may have another join made: then those behind it wait again.
+            go_on()
 
     def _tell(self, query: OpenQuery, record: QueryPartRecord, rid: int) -> None:
         """Say that a part's result has been handed on. A stage that nothing follows has ended for

@@ -126,6 +126,8 @@ class World:
     parts: dict[int, tuple[ParsedRequest, OnAnswer]] = field(default_factory=dict)
     told: list[object] = field(default_factory=list)
     work: list[Callable[[], None]] = field(default_factory=list)
+    costs: list[LearntTime | None] = field(default_factory=list)
+    """Of all work so far."""
     timers: list[Timer] = field(default_factory=list)
     answers: dict[int, list[Outcome]] = field(default_factory=dict)
     begun: int = 0
@@ -150,8 +152,10 @@ class World:
         self.told.append(message)
 
     def run_aside(
-        self, work: Callable[[], Any], then: Callable[[Any], None], cost: LearntTime
+        self, work: Callable[[], Any], then: Callable[[Any], None], cost: LearntTime | None
     ) -> None:
+        self.costs.append(cost)
+
         def run() -> None:
             try:
                 found = work()
@@ -172,9 +176,9 @@ class World:
         request = pb.ModelInferRequest(model_name=model)
         add_input(request, from_array("input", np.zeros(2, np.float32)))
         parsed = parse_request(request, self.models)
-        return self.queries.open(self.clock_ns, parsed, self._answer)
+        return self.queries.open(self.clock_ns, parsed, self.note)
 
-    def _answer(self, rid: int, outcome: Outcome) -> None:
+    def note(self, rid: int, outcome: Outcome) -> None:
         self.answers.setdefault(rid, []).append(outcome)
 
     def settle(self) -> None:

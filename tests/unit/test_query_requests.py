@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from query_requests_world import World, pipelines_of_three, result_of
+from query_requests_world import World, pipelines_of_three, result_of, split
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.tensors import RawTensor, add_input, from_array, to_array
-from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.served.registry import registry
+from fermata.deployments.frontend.outcomes import Outcome, Refusal, drop_refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import ms
@@ -356,3 +358,31 @@ def test_what_is_learnt_of_answers_outlasts_refusals_beside_them(models: Registr
         world.lost(rid + 1, DropReason.SHED)
         world.clock_ns += ms(400)
     assert ms(20) <= world.queries.answer_time("chain").planned_ns <= ms(40)
+
+
+def test_work_on_much_data_is_not_taken_for_work_on_little(models: Registry) -> None:
+    world = World(models)
+    for rid, numbers in ((1, 1), (2, 1), (3, 10_000)):
+        world.open("chain")
+        world.end(rid, result_of(rid, *[0.0] * numbers))
+        world.end(rid, drop_refusal(DropReason.CANCELLED))
+    little, again, much = world.costs
+    assert little is again
+    assert much is not little
+
+
+def test_a_picture_that_is_still_to_be_decoded_is_never_decoded_on_the_loop() -> None:
+    detector = {"name": "d", "model": "emulated", "latency_ms": [1.0] * 8}
+    given = {"shape": [3, 8, 8], "image": True}
+    row = {"name": "look", "slo_ms": 100, "input": given, "variants": [detector]}
+    second = {**row, "name": "again", "variants": [{**detector, "name": "e"}]}
+    function = f"{split.__module__}:split"
+    stages = [{"application": "look"}, {"application": "again", "transform": function}]
+    pictures = {"name": "pictures", "slo_ms": 100, "stages": stages}
+    config = read_config({"applications": [row, second], "pipelines": [pictures]})
+    world = World(registry(config))
+    request = pb.ModelInferRequest(model_name="pictures")
+    add_input(request, from_array("input", np.array([b"a picture"], object)))
+    world.queries.open(world.clock_ns, parse_request(request, world.models), world.note)
+    world.end(1, result_of(1, 1.0))
+    assert world.costs == [None]

@@ -41,10 +41,10 @@ class DriverMeans:
         self.driver.sender.to_router(message, 0)
 
     def run_aside(
-        self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime
+        self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime | None
     ) -> None:
         driver = self.driver
-        if 0 < cost.planned_ns <= INLINE_NS_MAX:
+        if cost is not None and 0 < cost.planned_ns <= INLINE_NS_MAX:
             # Not at once: an answer may come while the table is being read.
             driver.loop.call_soon(self._run_here, work, then, cost)
         else:
@@ -73,7 +73,7 @@ class DriverMeans:
     def _on_ended(
         self,
         then: Callable[[T | Exception], None],
-        cost: LearntTime,
+        cost: LearntTime | None,
         job: asyncio.Future[tuple[T, int]],
     ) -> None:
         if job.cancelled():
@@ -84,7 +84,8 @@ class DriverMeans:
             then(error)
         elif error is None:
             found, took_ns = job.result()
-            cost.learn(self.now_ns(), took_ns)
+            if cost is not None:
+                cost.learn(self.now_ns(), took_ns)
             then(found)
 
     def call_later(self, delay_ns: int, call: Callable[[], None]) -> asyncio.TimerHandle:

@@ -1,5 +1,6 @@
 """Parts of a query: their inputs and results, as transforms and answers see them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -96,3 +97,18 @@ def result_of(record: QueryPartRecord, stage: ServedStage, pixels_max: int) -> S
     """The result of a part that has one."""
     assert record.result is not None
     return StageResult(stage.name, stage.model, record.given, record.result, pixels_max)
+
+
+def bytes_read(parts: Iterable[QueryPartRecord], with_pictures: bool) -> int | None:
+    """Bytes of the inputs and results of these parts, which work on them takes its time by. None
+    where it decodes pictures: what they hold is not known before."""
+    total = 0
+    for each in parts:
+        given = each.given
+        is_picture = given.model.image is not None or bool(given.model.sides)
+        if with_pictures and is_picture and given.tensor.datatype == "BYTES":
+            return None
+        total += len(given.tensor.data)
+        if each.result is not None:
+            total += sum([len(data) for *_, data in each.result.tensors])
+    return total

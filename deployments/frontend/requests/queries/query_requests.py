@@ -5,33 +5,33 @@ keeps them in its memory and submits them. So a backend that dies takes nothing 
 run again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
 from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, answer, drop_refusal
-from fermata.deployments.frontend.requests.observers import QueryObserver, RequestObserver
+from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.frontend.requests.pending_request import (
-    PartTicket,
-    QueryBond,
-    RequestTerms,
-)
+from fermata.deployments.frontend.requests.pending_request import PartTicket
 from fermata.deployments.frontend.requests.queries.answers import answer_of
+from fermata.deployments.frontend.requests.queries.open_query import OpenQuery, TimerHandle
 from fermata.deployments.frontend.requests.queries.parts import (
     MadeInput,
     QueryPartRecord,
     StageResult,
+    bytes_read,
     result_of,
 )
 from fermata.deployments.frontend.requests.queries.refusals import failed, told_of, unfit
-from fermata.deployments.frontend.requests.queries.transforms import join_input, make_inputs
+from fermata.deployments.frontend.requests.queries.transforms import (
+    OF_PICTURES,
+    join_input,
+    make_inputs,
+)
 from fermata.deployments.specs.outcomes import RefusalReason
-from fermata.deployments.specs.pipelines import ServedPipeline, ServedStage
 from fermata.foundation.learnt_time import LearntTime
-from fermata.foundation.units import NEVER
 from fermata.router.core.events import DropReason
 from fermata.router.core.outbox import FOR_WANT
 from fermata.router.links.messages import Cancel, HandedOn, Result
@@ -41,12 +41,6 @@ WITHOUT_TIME = FOR_WANT | {RefusalReason.EXPIRED}
 """Reasons of refusals for which too little time may have been left beside the answer's."""
 Made = list[tuple[int, MadeInput]]
 """Inputs, each with the place of its stage."""
-
-
-class TimerHandle(Protocol):
-    """A call that is to come."""
-
-    def cancel(self) -> None: ...
 
 
 class QueryMeans(Protocol):
@@ -66,84 +60,14 @@ class QueryMeans(Protocol):
     def to_router(self, message: Cancel | HandedOn) -> None: ...
 
     def run_aside(
-        self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime
+        self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime | None
     ) -> None:
         """Run work soon, and hand its result over on the loop; `cost` learns how long it takes,
-        and tells whether a thread is worth its while."""
+        and tells whether a thread is worth its while. None: it may take any time."""
 
     def call_later(self, delay_ns: int, call: Callable[[], None]) -> TimerHandle: ...
 
     def now_ns(self) -> int: ...
-
-
-class OpenQuery:
-    """A query without an answer."""
-
-    def __init__(
-        self,
-        request: ParsedRequest,
-        on_answer: OnAnswer,
-        now_ns: int,
-        is_known: bool,
-        answer_ns: int,
-    ) -> None:
-        """`answer_ns`: time from its last result to its answer, as planned."""
-        pipeline = request.model.pipeline
-        assert pipeline is not None
-        self.pipeline: ServedPipeline = pipeline
-        self.request = request
-        self.on_answer = on_answer
-        self.rid = -1
-        """The id of its first part."""
-        self.application = request.terms.application
-        self.tenant = 0
-        """Tenants are counted by the requests of stages."""
-        self.arrived_at_ns = now_ns
-        terms = request.terms
-        self.deadline_ns = now_ns + min(terms.slo_ns, terms.left_ns)
-        self.plan_by_ns = self.deadline_ns - answer_ns
-        """When its last part is to have ended, so that the answer is made in time."""
-        self.ended_at_ns = 0
-        """When its last part has ended."""
-        self.gone_at_ns = NEVER if terms.left_ns == NEVER else now_ns + terms.left_ns
-        self.bond = QueryBond(pipeline.name, is_known)
-        count = len(pipeline.stages)
-        self.parts: list[list[QueryPartRecord]] = [[] for _ in range(count)]
-        """By stage."""
-        self.open = [0] * count
-        """By stage: parts that have not ended, or whose results are being handed on."""
-        self.ended = [0] * count
-        """By stage: parts that have ended with a result."""
-        self.running: set[int] = set()
-        """Parts that have been submitted and not ended, by id."""
-        self.joining = False
-        """Inputs of joins are being made, and the router has not been told what made them due."""
-        self.later: list[Callable[[], None]] = []
-        """Ends of other parts meanwhile: the router must not hear of them before."""
-        self.settled = False
-        """It has its answer."""
-        self.timer: TimerHandle | None = None
-        self.trace: QueryObserver | None = None
-
-    def add(self, record: QueryPartRecord) -> ServedStage:
-        """Note one more part; returns its stage."""
-        record.number = len(self.parts[record.stage])
-        self.parts[record.stage].append(record)
-        self.open[record.stage] += 1
-        return self.pipeline.stages[record.stage]
-
-    def terms_of(self, now_ns: int, stage: ServedStage, made: MadeInput) -> RequestTerms:
-        """Terms of a part: the time that is left of the query's."""
-        left_ns = self.deadline_ns - now_ns
-        return replace(
-            self.request.terms,
-            application=stage.application,
-            slo_ns=max(1, self.plan_by_ns - now_ns),
-            hard_limit_ns=left_ns,
-            left_ns=NEVER if self.gone_at_ns == NEVER else self.gone_at_ns - now_ns,
-            size_bytes=made.given.memory_bytes(),
-            rows=1,
-        )
 
 
 class QueryRequests:
@@ -155,13 +79,27 @@ class QueryRequests:
         """By the id of their first part."""
         self.router_takes = True
         """The router knows parts of queries; one of an earlier version does not."""
-        self.costs: dict[tuple[str, str, int], LearntTime] = {}
-        """By pipeline, kind of work and stage: how long it takes."""
+        self.costs: dict[tuple[str, str, int, int], LearntTime] = {}
+        """By pipeline, kind of work, stage and power of two of the bytes: how long it takes."""
         self.answer_times: dict[str, LearntTime] = {}
         """By pipeline: from the last result of a query to its answer."""
 
-    def cost_of(self, query: OpenQuery, work: str, stage: int = 0) -> LearntTime:
-        return self.costs.setdefault((query.pipeline.name, work, stage), LearntTime())
+    def cost_of(
+        self, query: OpenQuery, work: str, stage: int, size_bytes: int | None
+    ) -> LearntTime | None:
+        """What is learnt of such work on about so many bytes; None where these are not known."""
+        if size_bytes is None:
+            return None
+        # Not of all sizes alike: after many small ones, a large one would hold the loop.
+        key = query.pipeline.name, work, stage, size_bytes.bit_length()
+        return self.costs.setdefault(key, LearntTime())
+
+    def _reads(
+        self, query: OpenQuery, parts: Iterable[QueryPartRecord], made: Sequence[int]
+    ) -> int | None:
+        """Bytes of these parts, of which inputs of these stages are made."""
+        kinds = {query.pipeline.stages[each].transform.kind for each in made}
+        return bytes_read(parts, not kinds.isdisjoint(OF_PICTURES))
 
     def answer_time(self, pipeline: str) -> LearntTime:
         return self.answer_times.setdefault(pipeline, LearntTime())
@@ -255,7 +193,8 @@ class QueryRequests:
         if edges:
             work = partial(self._transform, query, record, edges)
             then = partial(self._on_made, query, record, rid, self.means.now_ns())
-            self.means.run_aside(work, then, self.cost_of(query, "transform", record.stage))
+            size = self._reads(query, (record,), edges)
+            self.means.run_aside(work, then, self.cost_of(query, "transform", record.stage, size))
         else:
             self._hand_on(query, record, rid, [])
 
@@ -324,7 +263,9 @@ class QueryRequests:
             query.open[place] += 1
         work = partial(self._joined, query, due)
         then = partial(self._on_joined, query, record, rid, due, now_ns)
-        self.means.run_aside(work, then, self.cost_of(query, "join", due[0]))
+        before = {each for place in due for each in graph.before[place]}
+        size = self._reads(query, (part for each in before for part in query.parts[each]), due)
+        self.means.run_aside(work, then, self.cost_of(query, "join", due[0], size))
 
     def _submit(self, now_ns: int, query: OpenQuery, child: QueryPartRecord, parent: int) -> None:
         if query.settled:
@@ -392,7 +333,9 @@ class QueryRequests:
         if not query.settled and not any(query.open):
             query.ended_at_ns = self.means.now_ns()
             work = partial(answer_of, query.pipeline, query.parts, query.rid, self.means.pixels_max)
-            cost = self.cost_of(query, "answer")
+            # Boxes are moved by the sizes of pictures, which their headers have told.
+            size = bytes_read((part for parts in query.parts for part in parts), False)
+            cost = self.cost_of(query, "answer", 0, size)
             self.means.run_aside(work, partial(self._on_answer, query), cost)
 
     # Ends

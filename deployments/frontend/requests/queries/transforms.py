@@ -22,6 +22,10 @@ MADE_MAX = 1024
 """Inputs that one result may make: more of them would keep others waiting."""
 
 
+OF_PICTURES = frozenset(("crop", "turn", "function"))
+"""Kinds of transforms that decode the picture of the stage before, or may do so."""
+
+
 class TransformError(Exception):
     """The inputs of a stage cannot be made of a result."""
 

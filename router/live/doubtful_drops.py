@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 from fermata.foundation.units import NEVER
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Drop, DropReason
+from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.outbox import FOR_WANT
 from fermata.router.live.fleet.fleet import Fleet
 
@@ -29,6 +30,8 @@ class DoubtfulDrops:
         """The same requests, the earliest deadline first, and some that are held no longer."""
         self.stale = False
         """A batch has ended, or the plan is another one, since it was looked who is overdue."""
+        self.in_time: dict[int, int] = {}
+        """By application: a backend that was not overdue the last time."""
 
     def hold(self, now_ns: int, drop: Drop) -> bool:
         """Whether the answer is to wait; `release` gives it then."""
@@ -37,11 +40,15 @@ class DoubtfulDrops:
             return False
         # A request that is sent again after its application has gone is handed back at once, which
         # would be a second answer.
-        away = request.application in self.engine.away
-        if away or not self._is_overdue(now_ns, request.application):
+        application = request.application
+        if application in self.engine.away:
+            return False
+        # What has been held for the same reason, and nothing that has changed since, tell as much.
+        known = self.rids.get(application) and not (self.stale or self.fleet.changed)
+        if not known and not self._is_overdue(now_ns, application):
             return False
         self.held[request.rid] = drop
-        self.rids.setdefault(request.application, set()).add(request.rid)
+        self.rids.setdefault(application, set()).add(request.rid)
         heappush(self.deadlines, (request.deadline_ns, request.rid))
         return True
 
@@ -86,20 +93,34 @@ class DoubtfulDrops:
 
     def _is_overdue(self, now_ns: int, application: int, plans: int = 1) -> bool:
         """Whether each backend that may run it has a batch that should have ended: one that had so
-        many times its planned run time. Mostly the first one has not, and no other is looked at."""
+        many times its planned run time."""
         source = self.engine.sources[application]
         rank, may_run = self.engine.home(source), source.may_run
         family = self.built.families[application].variants
         variants = [each for each in family if may_run is None or each in may_run]
         owner = source if source.owns_backends else None
+
+        def runs_it(state: BackendState) -> bool:
+            if state.draining or state.owner is not owner:
+                return False
+            return any(rank.runs(state.backend, each) for each in variants)
+
+        # In overload every drop asks: one backend answers for all, mostly the same.
+        known = rank.backends.get(self.in_time.get(application, -1))
+        if known is not None and not _is_late(now_ns, known, plans) and runs_it(known):
+            return False
         found = False
         for backend, state in rank.backends.items():
-            running = state.running
-            late = running is not None and now_ns >= running.start_at_ns + plans * running.plan_ns
-            if (late and found) or state.draining or state.owner is not owner:
+            late = _is_late(now_ns, state, plans)
+            if (late and found) or not runs_it(state):
                 continue
-            if any(rank.runs(backend, each) for each in variants):
-                if not late:
-                    return False
-                found = True
+            if not late:
+                self.in_time[application] = backend
+                return False
+            found = True
         return found
+
+
+def _is_late(now_ns: int, state: BackendState, plans: int) -> bool:
+    running = state.running
+    return running is not None and now_ns >= running.start_at_ns + plans * running.plan_ns

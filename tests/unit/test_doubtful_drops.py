@@ -1,5 +1,7 @@
 """Reasons of drops while the only backend does not end its batch; l(b) = 4 + b ms."""
 
+from typing import Any
+
 import pytest
 from router_world import LOST, TABLE, FakeLink, World, rid
 
@@ -7,6 +9,7 @@ from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
 from fermata.router.assembly import RouterConfig
 from fermata.router.core.events import Drop, DropReason, Request
+from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.links.messages import Done, Dropped, Ready, Run
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
@@ -203,3 +206,42 @@ def test_a_drop_that_is_read_after_its_application_has_gone_does_not_wait() -> N
     world.settle()
     assert [each.rid for each in world.frontend.take(Dropped)] == [rid(2)]
     assert world.router.doubtful.held == {}
+
+
+class CountedBackends(dict[int, BackendState]):
+    """Counts how often all of them are looked at."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        self.looks += 1
+        return super().items()
+
+
+def counted(world: World) -> CountedBackends:
+    (rank,) = world.router.engine.ranks
+    rank.backends = CountedBackends(rank.backends)
+    return rank.backends
+
+
+def drop_of(world: World, number: int) -> Drop:
+    return Drop(Request(rid(number), 0, world.now_ns, world.now_ns + ms(50)), DropReason.LATE)
+
+
+def test_drops_do_not_look_at_every_backend_while_one_is_in_time() -> None:
+    world = World("deferred", hold="eager")
+    for number in range(6, 40):
+        world.hear(world.link("backend", number), Ready("emulated", ()))
+    backends, doubtful = counted(world), world.router.doubtful
+    for number in range(100):
+        assert not doubtful.hold(world.now_ns, drop_of(world, number))
+    assert backends.looks == 1
+
+
+def test_drops_do_not_look_at_every_backend_while_all_are_overdue() -> None:
+    world = late_batch()
+    backends, doubtful = counted(world), world.router.doubtful
+    assert doubtful.held
+    for number in range(100, 200):
+        assert doubtful.hold(world.now_ns, drop_of(world, number))
+    assert backends.looks <= 1

@@ -1,5 +1,7 @@
 """Lines of text in maps and pictures, against what OpenCV and Clipper make in PP-OCR's package."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -129,3 +131,17 @@ def test_pages_have_sides_of_whole_steps() -> None:
     # A picture of that size is left alone.
     same = np.resize(picture(), (64, 96, 3))
     assert (fit_page(same, 96)[:64] == same).all()
+
+
+def test_a_cut_of_a_whole_picture_takes_little_more_memory_than_that() -> None:
+    ramp = np.add.outer(np.arange(400) / 4, np.arange(600) / 4)
+    page = np.repeat(ramp[:, :, None], 3, axis=2).astype(np.uint8)
+    tracemalloc.start()
+    cut = cut_quad(page, np.array([5, 2, 597, 5, 595, 398, 2, 394], np.float32))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 24 * page.nbytes
+    assert cut is not None
+    assert cut.shape == (393, 593, 3)
+    # It is made in strips, which leave no seams.
+    assert np.abs(np.diff(cut.astype(int), axis=0)).max() <= 1

@@ -15,6 +15,8 @@ CUBIC = -0.75
 """OpenCV's parameter of bicubic interpolation."""
 SIDE_MIN = 3
 """A line whose rectangle is no longer or no higher is noise."""
+STRIP_PIXELS = 1 << 16
+"""Pixels of a cut that are made at a time: each takes a hundred times its own memory meanwhile."""
 UPRIGHT = 1.5
 """A cut that is so many times higher than wide is taken for a line that runs up or down."""
 
@@ -63,7 +65,17 @@ def _perspective(corners: Array, width: int, height: int) -> Array | None:
 
 def _warp(picture: Pixels, matrix: Array, width: int, height: int) -> Pixels:
     """The picture where the matrix leads, bicubic, its edge pixels repeated outside."""
-    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    step = max(1, STRIP_PIXELS // width)
+    strips = [
+        _warp_rows(picture, matrix, width, np.arange(first, min(first + step, height)))
+        for first in range(0, height, step)
+    ]
+    return np.concatenate(strips)
+
+
+def _warp_rows(picture: Pixels, matrix: Array, width: int, lines: Array) -> Pixels:
+    """These rows of it."""
+    x, y = np.meshgrid(np.arange(width), lines)
     u, v, w = np.tensordot(matrix, np.stack((x, y, np.ones_like(x))).reshape(3, -1), 1)
     columns, rows = u / w, v / w
     left, top = np.floor(columns), np.floor(rows)
@@ -74,14 +86,14 @@ def _warp(picture: Pixels, matrix: Array, width: int, height: int) -> Pixels:
     reach_y = np.arange(top.min(), top.max() + 4).clip(0, picture.shape[0] - 1)
     part = picture[reach_y[:, None], reach_x].astype(np.float32).reshape(-1, 3)
     first = (top - top.min()) * len(reach_x) + left - left.min()
-    found = np.zeros((width * height, 3), np.float32)
+    found = np.zeros((x.size, 3), np.float32)
     for j in range(4):
         row = part.take(first, axis=0) * across[0]
         for i in range(1, 4):
             row += part.take(first + i, axis=0) * across[i]
         found += row * down[j]
         first += len(reach_x)
-    return np.rint(found).clip(0, 255).astype(np.uint8).reshape(height, width, 3)
+    return np.rint(found).clip(0, 255).astype(np.uint8).reshape(len(lines), width, 3)
 
 
 def _weights(share: Array) -> list[Array]:

@@ -12,8 +12,8 @@ OTHERS = "others"
 
 
 class DeniedLogins:
-    """Logs the first denied login of an address at once, and the number of the others a minute
-    later, with the next one that is denied."""
+    """Logs the first denied login of an address at once, and how many there were a minute later,
+    with the next one that is denied."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock = clock

@@ -89,6 +89,14 @@ def pipelines_of_three() -> Registry:
         pipeline("joined-gaps", "split", JOIN, partial=True),
         pipeline("side-join", "split", {**SIDE_JOIN, "after": "first"}),
         two_joins(),
+        {
+            "name": "twice",
+            "slo_ms": 100,
+            "stages": [
+                {"application": "first"},
+                {"application": "first", "name": "again", "transform": "input"},
+            ],
+        },
         pipeline("failing", "fail"),
         pipeline("misfit", "misfit"),
     ]

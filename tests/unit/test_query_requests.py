@@ -10,6 +10,7 @@ from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.outcomes import Outcome, Refusal, drop_refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
+from fermata.deployments.frontend.requests.queries.parts import Origin
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
@@ -386,3 +387,17 @@ def test_a_picture_that_is_still_to_be_decoded_is_never_decoded_on_the_loop() ->
     world.queries.open(world.clock_ns, parse_request(request, world.models), world.note)
     world.end(1, result_of(1, 1.0))
     assert world.costs == [None]
+
+
+def test_what_looks_at_a_crop_again_knows_where_it_lies(models: Registry) -> None:
+    world = World(models)
+    world.open("twice")
+    (query,) = world.queries.queries.values()
+    (first,) = query.parts[0]
+    # As where the first stage were given a crop.
+    first.origin = Origin((10.0, 20.0, 30.0, 40.0), "car")
+    world.found(1, 1.0)
+    (again,) = query.parts[1]
+    assert again.origin == first.origin
+    world.found(2, 1.0)
+    assert world.answer()["stages"]["again"][0]["box"] == [10.0, 20.0, 30.0, 40.0]

@@ -46,7 +46,7 @@ def make_inputs(
             rows = _called(how.function)(result)
             made = [MadeInput(_read(model, row)) for row in _listed(how.function, rows)]
         elif how.kind == "input":
-            made = [MadeInput(_again(model, result.given))]
+            made = [MadeInput(_again(model, result.given), origin)]
         else:
             made = [MadeInput(_read_raw(model, _outputs_for(model, result)))]
     except BadRequestError as error:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -123,11 +124,16 @@ def _open(address: str, kind: str | None, options: dict[str, str]) -> Any:
     try:
         container: Any = av.open(address, format=kind, options=options)
     except (av.error.FFmpegError, OSError) as error:
-        raise BadRequestError(f"{address!r} cannot be opened as video: {error}") from None
+        raise _source_error(f"{address!r} cannot be opened as video: {error}") from None
     if not container.streams.video:
         container.close()
-        raise BadRequestError(f"{address!r} has no video in it")
+        raise _source_error(f"{address!r} has no video in it")
     return container
+
+
+def _source_error(message: str) -> BadRequestError:
+    """An error about a source, without the password that addresses of cameras often hold."""
+    return BadRequestError(re.sub(r"//[^/@\s]*@", "//...@", message))
 
 
 def _decoded(address: str, kind: str | None, options: dict[str, str]) -> Iterator[TimedFrame]:
@@ -148,7 +154,7 @@ def _next(address: str, pictures: Iterator[Any]) -> Any:
     try:
         return next(pictures, None)
     except (FFmpegError, OSError) as error:
-        raise BadRequestError(f"{address!r} has broken off: {error}") from None
+        raise _source_error(f"{address!r} has broken off: {error}") from None
 
 
 def timed(

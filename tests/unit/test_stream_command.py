@@ -9,8 +9,10 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fermata.clients.frames import open_captures
 from fermata.clients.pending import FrameResult
 from fermata.clients.stream import StreamOptions
+from fermata.clients.wire.errors import BadRequestError
 from fermata.commands.load import load
 from fermata.commands.profile import at_sizes
 from fermata.commands.stream import stream
@@ -139,6 +141,13 @@ def test_what_a_table_says_of_a_camera_is_shown_as_it_is() -> None:
     shown = console.file.getvalue()
     assert "[b]door[/i]" in shown
     assert "'rtsp://[fe80::1]/1' has broken off [/x]" in shown
+
+
+def test_trouble_of_a_camera_does_not_tell_its_password() -> None:
+    with pytest.raises(BadRequestError) as caught:
+        next(open_captures("rtsp://admin:s3cret@127.0.0.1:1/x"))
+    assert "'rtsp://...@127.0.0.1:1/x' cannot be opened as video" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_sides_are_for_models_that_take_pictures() -> None:

@@ -1,9 +1,11 @@
 """Pipelines: several models under one deadline, against other rules in the same simulator."""
 
+import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.figures import Figure, run_parts
+from benchmarks.figures import Figure, parts_parser, run
+from benchmarks.pipelines_gpu import LOADS, gpu_figures
 from benchmarks.pipelines_kills import kill_figures
 from benchmarks.pipelines_live import SCALES, live_figures, scaled
 from fermata.foundation.json_types import JsonObject
@@ -18,7 +20,10 @@ PARTS = {
     "rules": "against other rules, simulated",
     "live": "scenes A and C on emulated GPUs, over their simulation",
     "kills": "backends killed in a batch of each stage",
+    "gpu": "detect, crop and classify with real models on one device",
 }
+ASKED = ("live", "kills", "gpu")
+"""Parts that are left out unless they are named."""
 KILLS, KILLS_QUICK = 20, 1
 SEEDS = range(101, 111)
 """Rules were chosen on other seeds."""
@@ -160,13 +165,28 @@ def live(quick: bool) -> Iterator[Figure]:
         yield from live_figures(name, find_peak(scenario, bound) * bound, quick)
 
 
-def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
+    parts: Sequence[str] = given.only or [part for part in PARTS if part not in ASKED]
     if "rules" in parts:
         yield from compared(quick)
     if "live" in parts:
         yield from live(quick)
     if "kills" in parts:
         yield from kill_figures(KILLS_QUICK if quick else KILLS)
+    if "gpu" in parts:
+        yield from gpu_figures(given.device, given.decode, quick)
+
+
+def options() -> argparse.ArgumentParser:
+    parser = parts_parser(PARTS)
+    parser.add_argument("--device", choices=LOADS, default="cuda", help="of the part gpu")
+    parser.add_argument(
+        "--decode",
+        choices=("auto", "gpu", "cpu"),
+        default="auto",
+        help="where the part gpu decodes JPEGs: gpu, in the backend; cpu, in frontends",
+    )
+    return parser
 
 
 def _mean(values: list[float]) -> float:
@@ -174,4 +194,6 @@ def _mean(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    run_parts("Pipelines", measure, PARTS, asked=("live", "kills"))
+    parser = options()
+    given = parser.parse_known_args()[0]
+    run("Pipelines", lambda quick: measure(given, quick), parser)

@@ -25,6 +25,7 @@ from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
 from fermata.deployments.backend.isolation.model import IsolatedModel
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
+from fermata.deployments.backend.pictures.kept_frames import KeptFrames
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.catalog import FAMILIES, open_model, parse_name
 from fermata.deployments.models.model import Card, Model, TorchModel
@@ -59,6 +60,8 @@ class MemoryBudget:
         self.held: dict[str, int] = {}
         self.networks: dict[str, int] = {}
         """Identity of the network that a model shares with its other sizes."""
+        self.frames = KeptFrames()
+        """Pictures that models decode there, for others to cut."""
 
     def take(self, name: str, size: int, network: int = 0) -> None:
         """Allocate memory for a model; ConfigError if too little is left.
@@ -191,7 +194,7 @@ def _load(
     if spec.bucket:
         return _padding(spec, runner, opened)
     if spec.picture is not None:
-        return _decoding(spec, spec.picture, runner, opened.card, warm)
+        return _decoding(spec, spec.picture, runner, opened.card, warm, budget.frames)
     return _fitting(spec, runner, opened.card.input_shape)
 
 
@@ -218,17 +221,22 @@ def _padding(spec: ModelSpec, runner: Runner, model: Model | None) -> Runner:
 
 
 def _decoding(
-    spec: ModelSpec, picture: ImageSpec, runner: Runner, card: Card, warm: bool
+    spec: ModelSpec,
+    picture: ImageSpec,
+    runner: Runner,
+    card: Card,
+    warm: bool,
+    frames: KeptFrames,
 ) -> Runner:
     dtype = held_as(spec.input_dtype) if spec.input_dtype else card.input_dtype
     decoder = None
     if hasattr(runner, "stage_by"):
         try:
-            decoder = DeviceDecoder(_torch(), picture, "cuda")
+            decoder = DeviceDecoder(_torch(), picture, "cuda", frames)
         except ImportError:
             about = fields(variant=spec.name, reason="torchvision is not installed")
             LOG.warning("pictures are decoded on the CPU", extra=about)
-    decoding = PictureRunner(runner, picture, card.input_shape, dtype, decoder)
+    decoding = PictureRunner(runner, picture, card.input_shape, dtype, decoder, frames)
     if warm:
         decoding.warm_up()
     return decoding

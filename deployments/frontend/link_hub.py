@@ -25,6 +25,7 @@ from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.directory import Directory
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
+    CUTS_FROM,
     PLACES_FROM,
     PROTOCOL,
     Cancel,
@@ -165,11 +166,18 @@ class LinkHub:
             before.close(CloseCode.SUPERSEDED, f"backend {peer.number} has come anew")
             self.driver.on_backend_down(peer.number)
         self.backends[peer.number] = link
+        self._note_cuts()
+
+    def _note_cuts(self) -> None:
+        """Have pictures cut by backends only where all of them can."""
+        peers = [link.peer for link in self.backends.values()]
+        self.driver.queries.backends_cut = all(each.protocol >= CUTS_FROM for each in peers)
 
     def on_down(self, link: Link, closed: Closed) -> None:
         number = link.peer.number
         if self.backends.get(number) is link:
             del self.backends[number]
+            self._note_cuts()
             self.driver.on_backend_down(number)
 
     def on_refused(self, link: Link, closed: Closed) -> None:

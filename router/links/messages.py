@@ -22,6 +22,10 @@ that nobody has read them, so they are told nothing, and fetch."""
 SPARES_FROM = 9
 """Version that knows spares. A router of an earlier one would give them batches, so it hears
 nothing of them before they take over."""
+CUTS_FROM = 9
+"""Version whose backends cut pictures out of others (`Payload.cut`)."""
+CUT = "CUT"
+"""Type of such an input. Backends of an earlier version know no such type, and refuse it."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
 
@@ -458,6 +462,11 @@ class Payload(msgspec.Struct, tag=51, array_like=True, frozen=True):
     `shape` say nothing."""
     rows: int = 0
     """Rows that it holds: the first dimension of each of its tensors. 0: one row, without that."""
+    frame: int = -1
+    """The request whose picture this is, which may be cut by others: worth keeping once it is
+    decoded. Negative: nobody else asks for it."""
+    cut: tuple[int, ...] = ()
+    """Left, top, right and bottom of the part that is the input; empty: the whole picture."""
 
 
 class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):

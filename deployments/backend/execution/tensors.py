@@ -4,6 +4,7 @@ One request is one item: shapes on links have no batch dimension.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -64,6 +65,8 @@ def view(payload: Payload, segments: Segments) -> Item:
         if payload.offset < 0 or payload.length < 0 or end > len(whole):
             raise InputError(f"input ends at {end} in a segment of {len(whole)} bytes")
         data = whole[payload.offset : end]
+    if payload.frame >= 0:
+        return _kept_picture(data, payload)
     if not payload.tensors:
         return _array(data, payload.dtype, payload.shape)
     found: dict[str, Array] = {}
@@ -73,6 +76,30 @@ def view(payload: Payload, segments: Segments) -> Item:
         at += length
     if at != len(data):
         raise InputError(f"inputs {', '.join(found)} take {at} bytes, not {len(data)}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPicture:
+    """An encoded picture that several inputs are made of."""
+
+    data: bytes | memoryview
+    """In place: where the picture is known, nobody reads it."""
+    frame: int
+    """The request that it came with."""
+    cut: tuple[int, ...] = ()
+    """Left, top, right and bottom of the part that is the input; empty: all of it."""
+
+
+def _kept_picture(data: bytes | memoryview, payload: Payload) -> Array:
+    """One item, as of any other encoded picture."""
+    length = int.from_bytes(data[:4], "little")
+    if length + 4 != len(data) or prod(payload.shape) != 1:
+        raise InputError(f"{len(data)} bytes of {list(payload.shape)} pictures are not one")
+    if len(payload.cut) not in (0, 4):
+        raise InputError(f"a picture is cut at {list(payload.cut)}, not at four edges")
+    found = np.empty(payload.shape, dtype=object)
+    found.flat[0] = KeptPicture(data[4:], payload.frame, payload.cut)
     return found
 
 

@@ -15,6 +15,7 @@ from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, InputError, Item, Outputs
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder, fit_or_refuse
 from fermata.deployments.backend.pictures.device_fitting import normalise
+from fermata.deployments.backend.pictures.kept_frames import KeptFrames
 from fermata.deployments.models.pictures.decoding import write
 from fermata.deployments.specs.served_model import ImageSpec
 
@@ -41,15 +42,17 @@ class PictureRunner:
         shape: tuple[int, ...],
         dtype: str,
         decoder: DeviceDecoder | None = None,
+        kept: KeptFrames | None = None,
     ) -> None:
         """`shape` and `dtype` are those of the model's input; with a `decoder`, `inner` has
-        buffers on its device."""
+        buffers on its device. Without one, `kept` are frames that other models may cut too."""
         self.inner = inner
         self.spec = spec
         self.shape = shape
         self.dtype = dtype
         self.batch_size_max = inner.batch_size_max
         self.decoder = decoder
+        self.kept = KeptFrames() if kept is None else kept
         if hasattr(inner, "launch"):
             self.launch = partial(self._launch, inner.launch)
 
@@ -115,7 +118,7 @@ class PictureRunner:
         made = list(items)
         refused: dict[int, str] = {}
         for place in places:
-            pixels, reason = fit_or_refuse(items[place].item(), self.spec)
+            pixels, reason = fit_or_refuse(items[place].item(), self.spec, self.kept)
             made[place] = np.empty(self.shape, self.dtype)
             write(pixels, self.spec, made[place])
             if reason:

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from fermata.clients.wire.errors import BadRequestError
@@ -16,10 +17,11 @@ from fermata.clients.wire.tensors import (
     split_bytes,
     to_array,
 )
+from fermata.deployments.models.pictures.cuts import cut_out
 from fermata.deployments.models.pictures.decoding import Pixels, check_pixels, decode, fit, write
 from fermata.deployments.models.pictures.jpeg_header import baseline_size
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
-from fermata.router.links.messages import PackedTensors
+from fermata.router.links.messages import CUT, PackedTensors, Payload
 
 DEVICE_PIXELS_MAX = 4_200_000
 """Larger pictures are decoded here: a batch of them would take gigabytes of a device."""
@@ -31,6 +33,16 @@ def device_size(tensor: RawTensor) -> tuple[int, int] | None:
         return None
     size = baseline_size(split_bytes(tensor.data)[0])
     return size if size is not None and size[0] * size[1] <= DEVICE_PIXELS_MAX else None
+
+
+@dataclass(frozen=True, slots=True)
+class PictureCut:
+    """A part of a picture, which a backend cuts out where it has that decoded."""
+
+    frame: int
+    """The request whose picture it is."""
+    box: tuple[int, int, int, int]
+    """Left, top, right and bottom, in whole pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,35 @@ class RequestInput:
     """Items in the batch dimension."""
     hidden: tuple[RawTensor, ...] = ()
     """Tensors of one row for the model that its client does not send; they come last."""
+    cut: PictureCut | None = None
+    """The part of the picture that is the input, where a backend is to cut it out."""
+    is_cut_later: bool = False
+    """Parts of its picture may be inputs to come, so a backend keeps it for a while."""
+
+    @property
+    def is_left_encoded(self) -> bool:
+        """Whether a backend gets the picture as it came, whole."""
+        left = self.model.decoded_later and not self.encoded and self.tensor.datatype == "BYTES"
+        return left and self.cut is None
+
+    def cut_out(
+        self, model: ServedModel, frame: int, box: tuple[int, int, int, int]
+    ) -> "RequestInput":
+        """A part of this picture, left encoded, as an input of a model."""
+        left, top, right, bottom = box
+        tensor = RawTensor(model.input.name, "BYTES", (1,), self.tensor.data)
+        size, cut = (bottom - top, right - left), PictureCut(frame, box)
+        return RequestInput(model, tensor, False, False, size, cut=cut)
+
+    def mark(self, payload: Payload) -> Payload:
+        """The payload, with what a backend has to know of its picture beside the data."""
+        if self.cut is not None:
+            return msgspec.structs.replace(
+                payload, dtype=CUT, frame=self.cut.frame, cut=self.cut.box
+            )
+        if self.is_cut_later and self.is_left_encoded:
+            return msgspec.structs.replace(payload, frame=payload.rid)
+        return payload
 
     def left_encoded(self) -> "RequestInput":
         """The same, and not to be decoded here where a backend does that on its device."""
@@ -199,7 +240,8 @@ class RequestInput:
         """The client's picture, decoded; BadRequestError where it is broken or too large."""
         tensor = self.tensor
         if tensor.datatype == "BYTES":
-            return decode(split_bytes(tensor.data)[0], pixels_max)
+            whole = decode(split_bytes(tensor.data)[0], pixels_max)
+            return whole if self.cut is None else cut_out(whole, self.cut.box)
         pixels = to_array(tensor)[0] if self.batched else to_array(tensor)
         height, width, _ = pixels.shape
         check_pixels(height, width, pixels_max)

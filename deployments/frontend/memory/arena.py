@@ -8,6 +8,8 @@ from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
+import msgspec
+
 from fermata.deployments.frontend.memory.extents import Extents
 from fermata.router.links.messages import PackedTensors, Payload
 
@@ -123,8 +125,7 @@ class Arena:
         if not payload.segment or self.segment is None:
             return payload
         data = bytes(self._view()[payload.offset : payload.offset + payload.length])
-        told = payload.tensors, payload.rows
-        return Payload(payload.rid, payload.dtype, payload.shape, data, "", 0, 0, False, *told)
+        return msgspec.structs.replace(payload, data=data, segment="", offset=0, length=0)
 
     def free(self, payload: Payload) -> None:
         """Free the slot of a payload."""

@@ -226,7 +226,7 @@ class RequestDriver:
 
     def _place(self, given: RequestInput, rid: int) -> Payload:
         tensor, told = given.tensor, (given.packed, given.payload_rows)
-        return self.arena.place(rid, tensor.datatype, given.shape, given.data, *told)
+        return given.mark(self.arena.place(rid, tensor.datatype, given.shape, given.data, *told))
 
     def _peek(
         self,
@@ -412,7 +412,9 @@ class RequestDriver:
         self.decoding -= 1
         given, spec = request.input, request.input.payload_spec()
         told = given.packed, given.payload_rows
-        payload = self.arena.written(rid, spec.datatype, spec.shape, offset, view, *told)
+        payload = given.mark(
+            self.arena.written(rid, spec.datatype, spec.shape, offset, view, *told)
+        )
         now_ns = self.clock()
         error = None if job.cancelled() else job.exception()
         if error is None and not job.cancelled() and job.result():

@@ -63,6 +63,8 @@ class StageResult:
     given: RequestInput = field(repr=False)
     result: Result = field(repr=False)
     pixels_max: int = field(repr=False)
+    backends_cut: bool = field(default=False, repr=False)
+    """Pictures may be cut by the backends that get them, where they are decoded there."""
 
     @cached_property
     def tensors(self) -> tuple[OutputTensor, ...]:
@@ -85,6 +87,8 @@ class StageResult:
 
     @cached_property
     def inputs(self) -> dict[str, Array]:
+        if self.given.cut is not None:
+            return {self.given.tensor.name: self.picture}
         given = self.given.tensors or (self.given.tensor,)
         return {each.name: to_array(each) for each in given}
 
@@ -93,10 +97,13 @@ class StageResult:
         return self.given.pixels(self.pixels_max)
 
 
-def result_of(record: QueryPartRecord, stage: ServedStage, pixels_max: int) -> StageResult:
+def result_of(
+    record: QueryPartRecord, stage: ServedStage, pixels_max: int, backends_cut: bool = False
+) -> StageResult:
     """The result of a part that has one."""
     assert record.result is not None
-    return StageResult(stage.name, stage.model, record.given, record.result, pixels_max)
+    about = record.given, record.result, pixels_max, backends_cut
+    return StageResult(stage.name, stage.model, *about)
 
 
 def bytes_read(parts: Iterable[QueryPartRecord], with_pictures: bool) -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, answer, drop_refusal
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
@@ -26,9 +27,10 @@ from fermata.deployments.frontend.requests.queries.parts import (
 )
 from fermata.deployments.frontend.requests.queries.refusals import failed, told_of, unfit
 from fermata.deployments.frontend.requests.queries.transforms import (
-    OF_PICTURES,
+    cut_by_backends,
     join_input,
     make_inputs,
+    reads_picture,
 )
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.learnt_time import LearntTime
@@ -79,6 +81,8 @@ class QueryRequests:
         """By the id of their first part."""
         self.router_takes = True
         """The router knows parts of queries; one of an earlier version does not."""
+        self.backends_cut = True
+        """All backends cut pictures themselves; some of an earlier version do not."""
         self.costs: dict[tuple[str, str, int, int], LearntTime] = {}
         """By pipeline, kind of work, stage and power of two of the bytes: how long it takes."""
         self.answer_times: dict[str, LearntTime] = {}
@@ -95,11 +99,12 @@ class QueryRequests:
         return self.costs.setdefault(key, LearntTime())
 
     def _reads(
-        self, query: OpenQuery, parts: Iterable[QueryPartRecord], made: Sequence[int]
+        self, query: OpenQuery, parts: Sequence[QueryPartRecord], made: Sequence[int]
     ) -> int | None:
         """Bytes of these parts, of which inputs of these stages are made."""
-        kinds = {query.pipeline.stages[each].transform.kind for each in made}
-        return bytes_read(parts, not kinds.isdisjoint(OF_PICTURES))
+        stages, cut = [query.pipeline.stages[each] for each in made], self.backends_cut
+        looked_at = any(reads_picture(part.given, stage, cut) for part in parts for stage in stages)
+        return bytes_read(parts, looked_at)
 
     def answer_time(self, pipeline: str) -> LearntTime:
         return self.answer_times.setdefault(pipeline, LearntTime())
@@ -157,7 +162,7 @@ class QueryRequests:
         part = replace(
             query.request,
             version=stage.version,
-            input=record.given,
+            input=self._given(query, record),
             terms=replace(terms, part=PartTicket(query.bond, record.stage, parent)),
             report=None,
             truth=None,
@@ -168,6 +173,14 @@ class QueryRequests:
         if not isinstance(rid, Refusal):
             query.running.add(rid)
         return rid
+
+    def _given(self, query: OpenQuery, record: QueryPartRecord) -> RequestInput:
+        """Its input; a backend hears where boxes are to be cut out of it."""
+        stages, given = query.pipeline.stages, record.given
+        for each in query.pipeline.graph.stages[record.stage].children:
+            if cut_by_backends(given, stages[each], self.backends_cut):
+                return replace(given, is_cut_later=True)
+        return given
 
     def _on_part(
         self, query: OpenQuery, record: QueryPartRecord, rid: int, outcome: Outcome
@@ -201,7 +214,8 @@ class QueryRequests:
     def _transform(self, query: OpenQuery, record: QueryPartRecord, edges: list[int]) -> Made:
         """Make the inputs of all stages that follow a part; may be called in a thread."""
         stages = query.pipeline.stages
-        result = result_of(record, stages[record.stage], self.means.pixels_max)
+        told = self.means.pixels_max, self.backends_cut
+        result = result_of(record, stages[record.stage], *told)
         return [
             (place, made)
             for place in edges
@@ -264,7 +278,7 @@ class QueryRequests:
         work = partial(self._joined, query, due)
         then = partial(self._on_joined, query, record, rid, due, now_ns)
         before = {each for place in due for each in graph.before[place]}
-        size = self._reads(query, (part for each in before for part in query.parts[each]), due)
+        size = self._reads(query, [part for each in before for part in query.parts[each]], due)
         self.means.run_aside(work, then, self.cost_of(query, "join", due[0], size))
 
     def _submit(self, now_ns: int, query: OpenQuery, child: QueryPartRecord, parent: int) -> None:

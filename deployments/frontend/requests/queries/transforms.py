@@ -13,6 +13,7 @@ from fermata.deployments.frontend.inputs.reading import input_form, read_input
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.queries.parts import MadeInput, Origin, StageResult
 from fermata.deployments.models.pictures.boxes import as_corners, numbers_of
+from fermata.deployments.models.pictures.cuts import CUT_FITS, bounds_of, cut_out
 from fermata.deployments.models.pictures.quads import cut_quad
 from fermata.deployments.specs.pipelines import CropChoice, RowChoice, ServedStage, TurnChoice
 from fermata.deployments.specs.served_model import ServedModel
@@ -37,7 +38,7 @@ def make_inputs(
     how, model = stage.transform, stage.model
     try:
         if how.kind == "crop":
-            made = _crops(result, how.crop, model, origin)
+            made = _crops(result, stage, origin)
         elif how.kind == "filter":
             made = [MadeInput(_read(model, row)) for row in _rows(result, how.rows)]
         elif how.kind == "turn":
@@ -46,7 +47,7 @@ def make_inputs(
             rows = _called(how.function)(result)
             made = [MadeInput(_read(model, row)) for row in _listed(how.function, rows)]
         elif how.kind == "input":
-            made = [MadeInput(_again(model, result.given), origin)]
+            made = [MadeInput(_given_again(model, result), origin)]
         else:
             made = [MadeInput(_read_raw(model, _outputs_for(model, result)))]
     except BadRequestError as error:
@@ -121,6 +122,11 @@ def _again(model: ServedModel, given: RequestInput) -> RequestInput:
     return _read_raw(model, tensors)
 
 
+def _given_again(model: ServedModel, result: StageResult) -> RequestInput:
+    given = result.given
+    return _again(model, given) if given.cut is None else _read(model, result.picture)
+
+
 def _outputs_for(model: ServedModel, result: StageResult) -> list[RawTensor]:
     """Outputs that are inputs of the model, by their names; one alone may have another."""
     tensors = [RawTensor(*each) for each in result.tensors]
@@ -156,10 +162,8 @@ def _rows(result: StageResult, choice: RowChoice) -> list[Array]:
     return [rows[each] for each in _best(scores, len(rows), choice.score_min, choice.top_k)]
 
 
-def _crops(
-    result: StageResult, choice: CropChoice, model: ServedModel, origin: Origin | None
-) -> list[MadeInput]:
-    options = result.model.boxes
+def _crops(result: StageResult, stage: ServedStage, origin: Origin | None) -> list[MadeInput]:
+    choice, options = stage.transform.crop, result.model.boxes
     assert options is not None, "checked at the start"
     found = result.outputs[options.output]
     rows = found if options.axis == "last" else np.moveaxis(found, 0, -1)
@@ -171,6 +175,7 @@ def _crops(
     given = rows[:, :count].astype(np.float64)
     corners = as_corners(given, options)
     is_quad = options.format == "quad"
+    passed_on = cut_by_backends(result.given, stage, result.backends_cut)
     left, top = (0.0, 0.0) if origin is None else origin.box[:2]
     made: list[MadeInput] = []
     for place in _best(scores, len(rows), choice.score_min, len(rows)):
@@ -178,19 +183,57 @@ def _crops(
         if not _is_chosen(choice, numbers, place, label):
             continue
         if is_quad:
-            pixels = cut_quad(result.picture, given[place])
+            part = _cut_quad(result, stage.model, given[place])
         else:
-            pixels = cut(result.picture, corners[place])
-        if pixels is None:
+            part = _cut(result, stage.model, corners[place], passed_on)
+        if part is None:
             continue
         x, y, right, bottom = (float(each) for each in corners[place])
         where = x + left, y + top, right + left, bottom + top
         score = None if scores is None else float(scores[place])
         quad = tuple((given[place] + np.array((left, top) * 4)).tolist()) if is_quad else ()
-        made.append(MadeInput(_read(model, pixels), Origin(where, label, score, quad)))
+        made.append(MadeInput(part, Origin(where, label, score, quad)))
         if len(made) == choice.top_k:
             break
     return made
+
+
+def cut_by_backends(given: RequestInput, stage: ServedStage, backends_cut: bool) -> bool:
+    """Whether boxes of this input become crops of a stage where those run.
+
+    Backends then decode the pictures of both stages. One that runs a crop has the picture already,
+    or gets it as it came.
+    """
+    boxes, model = given.model.boxes, stage.model
+    if not backends_cut or stage.transform.kind != "crop" or not given.is_left_encoded:
+        return False
+    fits = model.decoded_later and model.image is not None and model.image.fit in CUT_FITS
+    return fits and boxes is not None and boxes.format != "quad"
+
+
+def reads_picture(given: RequestInput, stage: ServedStage, backends_cut: bool) -> bool:
+    """Whether the pixels of this input may be looked at to make those of a stage."""
+    kind = stage.transform.kind
+    if kind == "crop":
+        return not cut_by_backends(given, stage, backends_cut)
+    return kind in OF_PICTURES or (kind == "input" and given.cut is not None)
+
+
+def _cut(
+    result: StageResult, model: ServedModel, box: Array, passed_on: bool
+) -> RequestInput | None:
+    """A box of the picture as an input; None where it lies outside."""
+    bounds = bounds_of(box, result.frame)
+    if bounds is None:
+        return None
+    if passed_on:
+        return result.given.cut_out(model, result.result.rid, bounds)
+    return _read(model, cut_out(result.picture, bounds))
+
+
+def _cut_quad(result: StageResult, model: ServedModel, quad: Array) -> RequestInput | None:
+    pixels = cut_quad(result.picture, quad)
+    return None if pixels is None else _read(model, pixels)
 
 
 def _turned(result: StageResult, choice: TurnChoice) -> Array:
@@ -230,15 +273,3 @@ def _is_chosen(choice: CropChoice, numbers: Array | None, place: int, label: str
     return numbers is not None and (
         label in choice.classes or str(int(numbers[place])) in choice.classes
     )
-
-
-def cut(picture: Array, box: Array) -> Array | None:
-    """A box of a picture, every pixel that it touches; None where it lies outside."""
-    height, width = picture.shape[:2]
-    if not np.isfinite(box).all():
-        return None
-    left, top = (max(0, int(np.floor(each))) for each in box[:2])
-    right, bottom = min(width, int(np.ceil(box[2]))), min(height, int(np.ceil(box[3])))
-    if left >= right or top >= bottom:
-        return None
-    return np.ascontiguousarray(picture[top:bottom, left:right])

@@ -92,11 +92,29 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def message(model: str, pixels: Any, encoded: bool = False) -> pb.ModelInferRequest:
+def decoded_by_backends(name: str, model: str, like: dict[str, Any]) -> dict[str, Any]:
+    given = {**like, **application(name, model)}
+    return {**given, "input": {**like["input"], "decode": "gpu"}}
+
+
+CUT_BY_BACKENDS: dict[str, Any] = {
+    "applications": [
+        decoded_by_backends("detect", "load_detector", DETECTOR),
+        decoded_by_backends("classify", "load_calm_classifier", CLASSIFIER),
+        COUNTER,
+    ],
+    "backend": {"device": "auto", "count": 1},
+}
+"""Sections with which JPEGs are decoded, and crops are cut, where they run."""
+
+
+def message(model: str, pixels: Any, encoded: bool | str = False) -> pb.ModelInferRequest:
+    """`encoded`: as a PNG, or in the format that it names."""
     request = pb.ModelInferRequest(model_name=model)
     if encoded:
         file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
+        kind = encoded if isinstance(encoded, str) else "PNG"
+        Image.fromarray(pixels).save(file, kind, quality=100, subsampling=0)
         request.inputs.add(name="picture", datatype="BYTES", shape=[1])
         request.raw_input_contents.append(join_bytes([file.getvalue()]))
     else:
@@ -154,6 +172,30 @@ def test_crops_are_classified_in_the_clients_pixels() -> None:
             await nothing_is_left(frontend)
 
     asyncio.run(play())
+
+
+def test_backends_cut_the_crops_that_frontends_would() -> None:
+    pixels = picture(("red", 4, 20), ("blue", 30, 60), ("red", 61, 63))
+
+    async def play(**more: Any) -> list[dict[str, Any]]:
+        async with served(**more) as (frontend, stub):
+            answers = [
+                read(await stub.ModelInfer(message(model, given, "JPEG")))
+                for model in ("objects", "red", "wide", "joined", "halves")
+                for given in (pixels, picture())
+                if model != "halves" or given is pixels
+            ]
+            calls = [stub.ModelInfer(message("objects", pixels, "JPEG")) for _ in range(10)]
+            await asyncio.sleep(0)
+            for call in calls[::2]:
+                call.cancel()
+            answers += [read(await call) for call in calls[1::2]]
+            await nothing_is_left(frontend)
+            return answers
+
+    cut, usual = asyncio.run(play(**CUT_BY_BACKENDS)), asyncio.run(play())
+    assert [len(each["stages"]["classify"]) for each in cut[:7]] == [3, 0, 1, 0, 1, 0, 3]
+    assert cut == usual
 
 
 def test_choices_joins_and_functions() -> None:
@@ -272,32 +314,38 @@ def test_clients_that_leave_at_any_stage_free_everything() -> None:
 
 
 async def ask_all(
-    port: int, pixels: Sequence[Any], stage: str, marks: Path
+    port: int, pixels: Sequence[Any], encoded: str, stage: str, marks: Path
 ) -> list[dict[str, Any]]:
     """Send queries, and kill a backend in a batch of a stage while they are under way."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = InferenceStub(channel)
         calls: list[Any] = []
         for number, each in enumerate(pixels):
-            calls.append(asyncio.ensure_future(_answer(stub, each)))
+            calls.append(asyncio.ensure_future(_answer(stub, each, encoded)))
             if number == len(pixels) // 2:
                 calls.append(asyncio.create_task(asyncio.to_thread(kill_in, stage, marks)))
             await asyncio.sleep(0.01)
         return [each for each in await asyncio.gather(*calls) if each is not None]
 
 
-async def _answer(stub: InferenceStub, pixels: Any) -> dict[str, Any]:
-    return read(await stub.ModelInfer(message("objects", pixels)))
+async def _answer(stub: InferenceStub, pixels: Any, encoded: str) -> dict[str, Any]:
+    return read(await stub.ModelInfer(message("objects", pixels, encoded)))
 
 
+@pytest.mark.parametrize(
+    ("encoded", "sections"), [("", {}), ("JPEG", CUT_BY_BACKENDS)], ids=["frontend", "backend"]
+)
 def test_backends_that_die_in_any_stage_lose_no_query(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoded: str, sections: dict[str, Any]
 ) -> None:
+    """Whoever cuts the crops."""
     copy(Path(users_stages.__file__), tmp_path / "users_stages.py")
     marks = tmp_path / "marks"
     marks.mkdir()
     monkeypatch.setenv(MARKS, str(marks))
-    config = {**CONFIG, "backend": {"device": "cpu", "count": 2, "cpus": 0.5, "spare": False}}
+    backend = {**CONFIG["backend"], **sections.get("backend", {})}
+    backend |= {"count": 2, "cpus": 0.5, "spare": False}
+    config = {**CONFIG, **sections, "backend": backend}
     counts = [number % 5 for number in range(100)]
     pixels = [
         picture(*(("green", 8 * each, 8 * each + 6) for each in range(count))) for count in counts
@@ -305,5 +353,5 @@ def test_backends_that_die_in_any_stage_lose_no_query(
     with serving(tmp_path, config, backends=2) as server:
         for stage in ("detect", "classify"):
             server.wait(backends=2)
-            answers = asyncio.run(ask_all(server.grpc_port, pixels, stage, marks))
+            answers = asyncio.run(ask_all(server.grpc_port, pixels, encoded, stage, marks))
             assert [len(each["stages"]["classify"]) for each in answers] == counts

@@ -61,6 +61,16 @@ def load_classifier() -> Callable[[Any], Any]:
     return classify
 
 
+def load_calm_classifier() -> Callable[[Any], Any]:
+    """The same for all pictures, black ones among them: a backend warms up with those."""
+
+    def classify(batch: Any) -> Any:
+        run_marked("classify")
+        return batch.mean(axis=(2, 3))
+
+    return classify
+
+
 def load_counter() -> Callable[[Any], Any]:
     """Twice what it is given."""
     return lambda batch: 2.0 * batch

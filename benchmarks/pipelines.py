@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.figures import Figure, parts_parser, run
+from benchmarks.pipelines_cuts import cut_figures
 from benchmarks.pipelines_gpu import LOADS, gpu_figures
 from benchmarks.pipelines_kills import kill_figures
 from benchmarks.pipelines_live import SCALES, live_figures, scaled
@@ -20,9 +21,10 @@ PARTS = {
     "rules": "against other rules, simulated",
     "live": "scenes A and C on emulated GPUs, over their simulation",
     "kills": "backends killed in a batch of each stage",
+    "cuts": "CPU time of a crop in a frontend, whoever cuts it",
     "gpu": "detect, crop and classify with real models on one device",
 }
-ASKED = ("live", "kills", "gpu")
+ASKED = ("live", "kills", "cuts", "gpu")
 """Parts that are left out unless they are named."""
 KILLS, KILLS_QUICK = 20, 1
 SEEDS = range(101, 111)
@@ -173,6 +175,8 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
         yield from live(quick)
     if "kills" in parts:
         yield from kill_figures(KILLS_QUICK if quick else KILLS)
+    if "cuts" in parts:
+        yield from cut_figures(quick)
     if "gpu" in parts:
         yield from gpu_figures(given.device, given.decode, quick)
 

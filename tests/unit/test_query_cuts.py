@@ -17,8 +17,8 @@ from fermata.deployments.frontend.inputs.request_input import PictureCut, Reques
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.requests.queries.parts import MadeInput, Origin, StageResult
-from fermata.deployments.frontend.requests.queries.transforms import make_inputs
-from fermata.deployments.specs.pipelines import ServedStage
+from fermata.deployments.frontend.requests.queries.transforms import make_inputs, reads_picture
+from fermata.deployments.specs.pipelines import ServedStage, StageTransform
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import ms
 from fermata.router.links.messages import CUT, Payload, Result
@@ -197,3 +197,18 @@ def test_a_crop_of_a_crop_is_cut_by_the_frontend() -> None:
     assert inner.given.tensor.shape == (6, 6, 3)
     assert result.inputs["input"].shape == (20, 30, 3)
     assert np.array_equal(inner.given.pixels(10**6), one.given.pixels(10**6)[3:9, 3:9])
+
+
+def test_nothing_is_decoded_for_boxes_that_are_passed_on() -> None:
+    known = models()
+    first, second = stages(known)
+    given = parse_request(request(jpeg()), known, CallContext(stream=1)).input
+    given = replace(given, model=first.model)
+    assert not reads_picture(given, second, backends_cut=True)
+    assert reads_picture(given, second, backends_cut=False)
+    (one, _) = crops(known, jpeg(), *BOXES)
+    assert reads_picture(one.given, second, backends_cut=True)
+    again = replace(second, transform=StageTransform("input"))
+    assert not reads_picture(given, again, backends_cut=True)
+    # Whoever takes a crop for the next stage needs its pixels.
+    assert reads_picture(one.given, again, backends_cut=True)

@@ -5,7 +5,7 @@ keeps them in its memory and submits them. So a backend that dies takes nothing 
 run again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar

@@ -177,6 +177,27 @@ class PendingRequest:
         self.readers += 1
         return payload
 
+    def submit(self, now_ns: int, reply_ns: int, tells_place: bool) -> Submit:
+        """The request as its router gets it, which has the time that the reply does not take."""
+        sequence = self.sequence
+        return Submit(
+            self.rid,
+            self.application,
+            # After its deadline, but before its hard limit, a request is still served soon.
+            max(1, self.plan_by_ns - now_ns - reply_ns),
+            max(1, self.expires_at_ns - now_ns - reply_ns),
+            self.client,
+            self.priority,
+            self.accuracy_floor,
+            self.pinned,
+            self.tenant,
+            self.rows,
+            self.tell_place() if tells_place else None,
+            None if sequence is None else (sequence.key, sequence.start, sequence.end),
+            None if self.part is None else self.part.tell(),
+            self.retried,
+        )
+
 
 @dataclass(slots=True)
 class ToRouter:

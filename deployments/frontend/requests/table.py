@@ -33,7 +33,7 @@ from fermata.deployments.frontend.requests.router_homes import NOWHERE, RouterHo
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.units import NEVER, ms, seconds
-from fermata.router.core.events import DropReason, SequenceStep
+from fermata.router.core.events import DropReason
 from fermata.router.links.directory import MOVED, Directory
 from fermata.router.links.messages import (
     RID_BITS,
@@ -45,12 +45,8 @@ from fermata.router.links.messages import (
     Result,
     Returned,
     ShortCircuit,
-    Submit,
     Unread,
 )
-
-SNEAKPEEK = "sneakpeek"
-"""Variant named in answers from evidence alone."""
 
 
 class RequestTable:
@@ -253,22 +249,7 @@ class RequestTable:
         if entry is None:
             self.counts.stale_results += 1
             return
-        application = entry.application
-        tensor = self.looks.tensor(application, answer.label, answer.classes)
-        self._end(
-            now_ns,
-            entry,
-            Result(
-                answer.rid,
-                SNEAKPEEK,
-                1,
-                0,
-                0,
-                (tensor,),
-                estimate=answer.estimate,
-                short_circuit=True,
-            ),
-        )
+        self._end(now_ns, entry, self.looks.result(entry.application, answer))
 
     # Backends
 
@@ -408,30 +389,8 @@ class RequestTable:
 
     def _submit(self, now_ns: int, entry: PendingRequest) -> None:
         entry.term = self.homes.terms[entry.home]
-        # After its deadline, but before its hard limit, a request is still served soon.
-        slo_ns = max(1, entry.plan_by_ns - now_ns - self.reply_ns)
-        hard_ns = max(1, entry.expires_at_ns - now_ns - self.reply_ns)
-        self._effects.append(
-            ToRouter(
-                Submit(
-                    entry.rid,
-                    entry.application,
-                    slo_ns,
-                    hard_ns,
-                    entry.client,
-                    entry.priority,
-                    entry.accuracy_floor,
-                    entry.pinned,
-                    entry.tenant,
-                    entry.rows,
-                    entry.tell_place() if self.tells_places else None,
-                    None if entry.sequence is None else _step_of(entry.sequence),
-                    None if entry.part is None else entry.part.tell(),
-                    entry.retried,
-                ),
-                entry.home,
-            )
-        )
+        submit = entry.submit(now_ns, self.reply_ns, self.tells_places)
+        self._effects.append(ToRouter(submit, entry.home))
 
     def _resubmit(self, now_ns: int, entry: PendingRequest) -> None:
         if entry.sequence is not None and entry.term == self.homes.terms[entry.home]:
@@ -473,7 +432,3 @@ class RequestTable:
             self.counts.refuse(entry.application, outcome.reason, entry.tenant)
         else:
             self.counts.serve(now_ns, entry, outcome)
-
-
-def _step_of(step: SequenceStep) -> tuple[int, bool, bool]:
-    return step.key, step.start, step.end

@@ -84,7 +84,7 @@ def _result(number: int) -> Any:
     rng = np.random.default_rng(SEED + number)
     corner = rng.uniform((0, 0), (250, 120), (CROPS, 2))
     size = rng.uniform(20, 110, (CROPS, 2))
-    columns = {
+    columns: dict[str, np.ndarray] = {
         "boxes": np.concatenate((corner, corner + size), axis=1).astype(np.float32),
         "scores": rng.uniform(0.3, 0.9, CROPS).astype(np.float32),
         "classes": rng.integers(0, 80, CROPS),

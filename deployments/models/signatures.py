@@ -150,7 +150,10 @@ def open_onnx(name: str, path: str, providers: list[str]) -> Any:
         raise ConfigError(f"{name}: ONNX files need pip install 'fermata[onnx]'") from None
     wanted = [each for each in providers if each in onnxruntime.get_available_providers()]
     runtime: Any = onnxruntime
-    return _opened(name, path, "ONNX file", lambda: runtime.InferenceSession(path, None, wanted))
+    options = runtime.SessionOptions()
+    # Errors alone: a file that was trained further brings a warning for each weight left over.
+    options.log_severity_level = 3
+    return _opened(name, path, "ONNX file", lambda: runtime.InferenceSession(path, options, wanted))
 
 
 def open_export(name: str, path: str) -> Any:

@@ -20,6 +20,7 @@ from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork
 from fermata.deployments.models.onnx_files.folding import fold_convolutions
 from fermata.deployments.models.onnx_files.graph import load_graph
+from fermata.deployments.models.signatures import open_onnx
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
@@ -277,6 +278,14 @@ def test_a_file_that_fails_in_torch_runs_in_onnxruntime(
     assert model.runs_in == "onnxruntime on CPU"
     (record,) = caplog.records
     assert record.getMessage() == "an ONNX file is not converted to torch"
+
+
+def test_weights_left_over_in_a_file_are_no_news(capfd: pytest.CaptureFixture[str]) -> None:
+    path = Path(_weights_path())
+    session_of(path)
+    assert "W:onnxruntime" in capfd.readouterr().err, "it has some"
+    open_onnx("faces", str(path), ["CPUExecutionProvider"])
+    assert capfd.readouterr().err == ""
 
 
 def test_on_a_cpu_onnxruntime_runs_it(tmp_path: Path) -> None:

@@ -20,8 +20,11 @@ from fermata.foundation.units import ms, seconds
 
 WARMUP_S = 3.0
 """The door learns fan-out and its share meanwhile."""
-PROBE_S, QUICK_PROBE_S, CONFIRM_S = 4.0, 4.0, 20.0
+PROBE_S, CONFIRM_S = 4.0, 20.0
+CONFIRMS = 8
 BAD_RATE_MAX = 0.01
+GUESS = 0.4
+"""Share of what the runners do offline that is tried first, at most."""
 LESS = 0.95
 """Share of a rate that is tried where the rate is not confirmed."""
 GOAL_RPS, GOAL_SHARE = 1500.0, 0.6
@@ -102,7 +105,7 @@ def _say(probed: Probed) -> None:
 
 def confirmed(prober: Prober, rate_rps: float) -> Probed | None:
     """A rate that is good for long, at most the given one; a short probe may be lucky."""
-    while rate_rps > 1.0:
+    for _ in range(CONFIRMS):
         found = prober.probe(rate_rps, CONFIRM_S)
         if found.good:
             return found
@@ -127,18 +130,18 @@ def gpu_figures(device: str, decode: str, quick: bool) -> Iterator[Figure]:
     bound_rps = frames_s(rates)
     yield Figure("both runners offline, taking turns", bound_rps, "frames/s", 0)
     targets = [Target(NAME, each, ms(setting.slo_ms)) for each in jpegs()]
-    probe_s = QUICK_PROBE_S if quick else PROBE_S
     with fermata(**sections(setting)) as running:
         prober = Prober(running, targets, load)
         # The first requests meet cold caches.
-        prober.probe(0.5 * load.guess_rps, probe_s)
+        guess_rps = min(load.guess_rps, GUESS * bound_rps)
+        prober.probe(0.5 * guess_rps, PROBE_S)
         found: list[Probed] = []
 
         def good(rate_rps: float) -> bool:
-            found.append(prober.probe(rate_rps, probe_s))
+            found.append(prober.probe(rate_rps, PROBE_S))
             return found[-1].good
 
-        best_rps = highest(good, load.guess_rps, 0.15 if quick else 0.05, load.probes)
+        best_rps = highest(good, guess_rps, 0.15 if quick else 0.05, load.probes)
         best: Any = next((each for each in found if each.rate_rps == best_rps), None)
         if best is not None and not quick:
             best = confirmed(prober, best_rps)

@@ -23,6 +23,11 @@ from fermata.deployments.backend.execution.padding import PaddingRunner, find_cu
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
 from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
+from fermata.deployments.backend.execution.warm_outputs import (
+    RowShapes,
+    check_row_shapes,
+    row_shapes,
+)
 from fermata.deployments.backend.isolation.model import IsolatedModel
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.kept_frames import KeptFrames
@@ -425,16 +430,20 @@ def _floats(spec: ModelSpec, model: TorchModel | NamedNetwork, device: str) -> s
 
 
 def _warm_up(spec: ModelSpec, card: Card, runner: Runner) -> None:
-    """Run batches for warm-up: the first ones pay for allocations and kernels."""
+    """Run batches for warm-up: the first ones pay for allocations and kernels. Their outputs must
+    have a row for each request."""
+    found: dict[int, RowShapes] = {}
     for size in sorted({1, min(4, runner.batch_size_max), runner.batch_size_max}):
         try:
             outputs: Outputs = runner.run(runner.stage(_sample_batch(spec, card, size)))
+            found[size] = row_shapes(spec.name, size, outputs)
             del outputs
         except Exception as error:
             if size == 1 or not is_out_of_memory(error):
                 raise
             # Such batches will be halved; smaller ones fit.
             drop_references(error)
+    check_row_shapes(spec.name, found)
 
 
 def _sample_batch(spec: ModelSpec, card: Card, size: int) -> list[Item]:

@@ -183,6 +183,69 @@ def test_a_function_by_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(found["twice"], 2 * batch())
 
 
+def similarity(batch: Array) -> Array:
+    found: Array = batch @ batch.T
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            similarity,
+            "v: rows of output 'output' have shape [4] in a batch of 4 and [1] in one of 1; leave "
+            "the batch out of their shape, or set batch_size_max: 1",
+        ),
+        (
+            lambda batch: {"near": batch, "pairs": np.zeros((len(batch), 2, len(batch)))},
+            "v: rows of output 'pairs' have shape [2, 4] in a batch of 4 and [2, 1] in one of 1; "
+            "leave the batch out of their shape, or set batch_size_max: 1",
+        ),
+        (
+            lambda batch: batch.mean(axis=0, keepdims=True),
+            "v: output 'output' has 1 rows for a batch of 4; the model must return a row for each "
+            "request, in order",
+        ),
+        (
+            lambda batch: {"sum": batch.sum()},
+            "v: output 'sum' is one value for a batch of 1; the model must return a row for each "
+            "request, in order",
+        ),
+        (
+            lambda batch: None,
+            "v: output 'output' is one value for a batch of 1; the model must return a row for "
+            "each request, in order",
+        ),
+    ],
+)
+def test_outputs_that_are_not_of_single_requests_are_refused_at_load(
+    monkeypatch: pytest.MonkeyPatch, model: Any, said: str
+) -> None:
+    module = types.ModuleType("users_own")
+    module.load = lambda: model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "users_own", module)
+    with pytest.raises(ConfigError) as refusal:
+        load(spec("users_own:load"))
+    assert str(refusal.value) == said
+
+
+@pytest.mark.parametrize(
+    ("model", "size_max"),
+    [
+        (similarity, 1),
+        (lambda batch: [np.zeros((len(batch), 4))] * len(batch), 4),
+        (lambda batch: np.zeros((len(batch), 4)), 4),
+    ],
+)
+def test_rows_may_have_any_shape_that_no_batch_changes(
+    monkeypatch: pytest.MonkeyPatch, model: Any, size_max: int
+) -> None:
+    module = types.ModuleType("users_own")
+    module.load = lambda: model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "users_own", module)
+    assert load(spec("users_own:load", batch_size_max=size_max)).batch_size_max == size_max
+
+
 def test_a_model_without_room_is_refused_by_name_and_one_with_little_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -219,8 +219,13 @@ class GraphRunner:
         largest = self.graphs.get(self.room, captured)
         wanted, found = ([each.shape[1:] for each in one.outputs] for one in (largest, captured))
         if found != wanted:
-            sizes = f"batches of {size} and of {self.room}"
-            raise CaptureError(f"outputs of {sizes} differ in shape beside their rows", ())
+            shapes = [[list(shape) for shape in each] for each in (found, wanted)]
+            raise CaptureError(
+                f"outputs of batches of {size} and of {self.room} differ in shape beside their "
+                f"rows, {shapes[0]} and {shapes[1]}; leave the batch out of their shape, or set "
+                "batch_size_max: 1",
+                (),
+            )
         return captured
 
     def capture(self, size: int, pool: Any, way: str = PLAIN, stream: Any = None) -> CapturedGraph:

@@ -68,6 +68,7 @@ STATUS = "status"
 REASON = "reason"
 RETRY_AFTER_US = "retry_after_us"
 
+INT64_MAX = (1 << 63) - 1
 Value = bool | int | str | float
 
 
@@ -76,7 +77,9 @@ def parameter(value: Value) -> InferParameter:
     if isinstance(value, bool):
         return InferParameter(bool_param=value)
     if isinstance(value, int):
-        return InferParameter(int64_param=value)
+        # Ids of sequences may be as large as this.
+        large = value > INT64_MAX
+        return InferParameter(uint64_param=value) if large else InferParameter(int64_param=value)
     if isinstance(value, float):
         return InferParameter(double_param=value)
     return InferParameter(string_param=value)

@@ -1,9 +1,15 @@
 """What a frontend counts, and what of it the router has not heard yet."""
 
+import time
+
+from fermata.deployments.frontend.protocol.server_metadata import statistics
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.pending_request import PendingRequest, RequestTerms
+from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.units import ms
 from fermata.router.links.messages import Result
+
+MODEL = ServedModel("cats", TensorSpec("input", "FP32", (4,)), ms(20), ms(20))
 
 
 def served(counts: OutcomeCounts, latency_ms: float, size: int = 4) -> None:
@@ -43,6 +49,27 @@ def test_run_times_are_kept_by_batch_size() -> None:
     assert found.batches[2].requests == 4
     assert found.run_ns == ms(20)
     assert found.queue_ns == 4 * ms(7)
+
+
+def test_statistics_count_rows_and_batches_as_triton_does() -> None:
+    counts = OutcomeCounts()
+    for rid in (1, 2):
+        terms = RequestTerms("cats", ms(20), ms(20), 100, rows=8)
+        entry = PendingRequest(rid, terms, 0, ms(20), ms(20))
+        counts.serve(time.monotonic_ns(), entry, Result(rid, "v", 16, 0, ms(5)), entry.rows)
+    before_ms = time.time_ns() // ms(1)
+    (found,) = statistics([(MODEL, "1")], counts).model_stats
+    assert (found.inference_count, found.execution_count) == (16, 1)
+    assert found.inference_stats.success.count == 2
+    (batches,) = found.batch_stats
+    assert (batches.batch_size, batches.compute_infer.count) == (16, 1)
+    assert batches.compute_infer.ns == ms(5)
+    assert abs(found.last_inference - before_ms) < 5000
+
+
+def test_a_model_that_has_answered_nothing_has_no_last_inference() -> None:
+    (found,) = statistics([(MODEL, "1")], OutcomeCounts()).model_stats
+    assert found.last_inference == 0
 
 
 def test_tenants_that_are_known_are_counted_over_all_applications() -> None:

@@ -152,11 +152,11 @@ def test_ids_are_numbers_or_texts_and_those_of_tenants_are_apart() -> None:
     models = registry(config_of(sequences=True))
     keys = [
         parse_request(message(sequence_id=each), models).terms.sequence
-        for each in (7, "7", "camera", "camera 2")
+        for each in (7, "7", "camera", "camera 2", (1 << 64) - 1)
     ]
     numbers = [each.key for each in keys if each is not None]
     assert numbers[0] == numbers[1] == 7
-    assert len(set(numbers)) == 3
+    assert len(set(numbers)) == 4
 
 
 @pytest.mark.parametrize(

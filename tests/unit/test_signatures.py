@@ -229,6 +229,38 @@ def test_rest_carries_the_same_tensors(binary: bool) -> None:
         assert np.array_equal(found[name], array), name
 
 
+def one_tensor(datatype: str, data: list[Any]) -> bytes:
+    told = {"name": "x", "datatype": datatype, "shape": [len(data)], "data": data}
+    body = json.dumps({"inputs": [told]}).encode()
+    return bytes(read_request("fusion", "", body, len(body)).raw_input_contents[0])
+
+
+@pytest.mark.parametrize("datatype", ["UINT8", "UINT64", "INT8", "INT64"])
+def test_json_carries_every_value_of_an_integer_type(datatype: str) -> None:
+    dtype = np.dtype(datatype.lower())
+    limits = [int(np.iinfo(dtype).min), 1, int(np.iinfo(dtype).max)]
+    assert one_tensor(datatype, limits) == np.array(limits, dtype).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "said"),
+    [
+        ("UINT64", [0, 1 << 64], "'x' has values that UINT64 cannot hold"),
+        ("UINT64", [-1, (1 << 64) - 1], "'x' has values that UINT64 cannot hold"),
+        ("INT64", [0, 1 << 63], "'x' has values that INT64 cannot hold"),
+        ("INT64", [0, 1.5], "'x' is INT64, its data are float64"),
+        ("FP16", [1.0], "'x' is FP16, which JSON does not carry: send it with binary_data_size"),
+        ("BF16", [1.0], "'x' is BF16, which JSON does not carry: send it with binary_data_size"),
+    ],
+)
+def test_numbers_that_json_or_their_type_does_not_carry_are_refused(
+    datatype: str, data: list[Any], said: str
+) -> None:
+    with pytest.raises(BadRequestError) as refusal:
+        one_tensor(datatype, data)
+    assert str(refusal.value) == f"input {said}"
+
+
 def test_outputs_come_in_binary_where_they_are_asked_for_so() -> None:
     body, head = rest_body(
         arrays(),

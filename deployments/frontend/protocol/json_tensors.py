@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError, shown
@@ -143,14 +144,18 @@ def _read_data(name: str, datatype: str, data: object, base64_text: bool) -> byt
                 return join_bytes([base64.b64decode(each, validate=True) for each in flat])
             return join_bytes([each.encode() for each in flat])
         if datatype in ("FP16", "BF16"):
-            raise BadRequestError(f"input {name!r} is {datatype}: JSON carries FP32; send that")
+            way = f"which JSON does not carry: send it with {BINARY_SIZE}"
+            raise BadRequestError(f"input {name!r} is {datatype}, {way}")
         # numpy pads texts to the longest one: megabytes would become terabytes.
         kinds = set(map(type, np.array(data, dtype=object).reshape(-1)))
         if not kinds <= NUMBERS:
             found = ", ".join(sorted(each.__name__ for each in kinds - NUMBERS))
             raise BadRequestError(f"input {name!r} is {datatype}, its data include: {found}")
-        array = np.array(data)
         wanted = DTYPES[datatype]
+        array = np.array(data)
+        if wanted.kind in "iu" and float not in kinds and array.dtype.kind not in "biu":
+            # What one integer type holds may still be floats, or objects, by numpy's own choice.
+            array = _whole_numbers(name, datatype, data)
         # A float for an integer is a mistake to report; 1 for 1.0 is not.
         if array.dtype.kind not in ("fiu" if wanted.kind == "f" else wanted.kind + "iu"):
             raise BadRequestError(f"input {name!r} is {datatype}, its data are {array.dtype}")
@@ -160,6 +165,13 @@ def _read_data(name: str, datatype: str, data: object, base64_text: bool) -> byt
         return narrow.tobytes()
     except (AttributeError, OverflowError, TypeError, ValueError, binascii.Error) as error:
         raise BadRequestError(f"input {name!r} has data that are not {datatype}: {error}") from None
+
+
+def _whole_numbers(name: str, datatype: str, data: list[Any]) -> NDArray[Any]:
+    try:
+        return np.array(data, DTYPES[datatype])
+    except OverflowError:
+        raise BadRequestError(f"input {name!r} has values that {datatype} cannot hold") from None
 
 
 def wants_binary(request: pb.ModelInferRequest) -> Callable[[str], bool]:

@@ -1,5 +1,6 @@
 """Metadata, configuration and statistics of the server and its models."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -150,9 +151,10 @@ def statistics(
         stats = response.model_stats.add(
             name=model.name,
             version=version,
-            inference_count=served,
+            last_inference=_epoch_ms(found.last_at_ns),
+            inference_count=found.rows,
             execution_count=round(
-                sum(each.requests / size for size, each in found.batches.items() if size)
+                sum(each.rows / size for size, each in found.batches.items() if size)
             ),
             inference_stats=pb.InferStatistics(
                 success=pb.StatisticDuration(count=served, ns=found.latency_ns),
@@ -162,9 +164,16 @@ def statistics(
             ),
         )
         for size, each in sorted(found.batches.items()):
-            # The run time of a batch was counted once for each of its requests.
+            # The run time of a batch was counted once for each of its rows.
             runs = pb.StatisticDuration(
-                count=round(each.requests / max(1, size)), ns=each.run_ns // max(1, size)
+                count=round(each.rows / max(1, size)), ns=each.rows_run_ns // max(1, size)
             )
             stats.batch_stats.add(batch_size=size, compute_infer=runs)
     return response
+
+
+def _epoch_ms(at_ns: int) -> int:
+    """A time of this process in milliseconds since the epoch; 0 where there is none."""
+    if at_ns < 0:
+        return 0
+    return (time.time_ns() - (time.monotonic_ns() - at_ns)) // 1_000_000

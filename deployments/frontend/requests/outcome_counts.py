@@ -21,16 +21,21 @@ class Counted(Protocol):
 class Batches:
     """Requests served in batches of one size, and the sum of their run times."""
 
-    __slots__ = ("requests", "run_ns")
+    __slots__ = ("requests", "rows", "rows_run_ns", "run_ns")
 
     def __init__(self) -> None:
         self.requests = 0
         self.run_ns = 0
+        self.rows = 0
+        self.rows_run_ns = 0
+        """The same sum, with each row counted."""
 
     def add(self, other: "Batches") -> None:
         """Add those of another application."""
         self.requests += other.requests
         self.run_ns += other.run_ns
+        self.rows += other.rows
+        self.rows_run_ns += other.rows_run_ns
 
 
 @dataclass(slots=True)
@@ -45,6 +50,8 @@ class ApplicationCounts:
     latency_ns: int = 0
     batches: dict[int, Batches] = field(default_factory=dict)
     """Served requests by batch size."""
+    last_at_ns: int = -1
+    """When the last one was served; negative: none was."""
     latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_NS))
     """Latencies of requests served since the last report."""
     reported: dict[str, int] = field(default_factory=dict)
@@ -53,6 +60,11 @@ class ApplicationCounts:
     @property
     def served(self) -> int:
         return self.good + self.late
+
+    @property
+    def rows(self) -> int:
+        """Rows of all served requests."""
+        return sum(each.rows for each in self.batches.values())
 
     @property
     def run_ns(self) -> int:
@@ -102,6 +114,7 @@ class OutcomeCounts:
                 total.good += each.good
                 total.late += each.late
                 total.latency_ns += each.latency_ns
+                total.last_at_ns = max(total.last_at_ns, each.last_at_ns)
                 for reason, count in each.refused.items():
                     total.refused[reason] = total.refused.get(reason, 0) + count
                 for size, batches in each.batches.items():
@@ -130,8 +143,10 @@ class OutcomeCounts:
         refused[reason] = refused.get(reason, 0) + 1
         self.count_tenant(tenant, reason)
 
-    def serve(self, now_ns: int, request: Counted, result: Result) -> None:
+    def serve(self, now_ns: int, request: Counted, result: Result, rows: int = 1) -> None:
+        """Count a request of so many rows, served now."""
         counts = self.of(request.application)
+        counts.last_at_ns = now_ns
         if now_ns <= request.deadline_ns:
             counts.good += 1
             self.count_tenant(request.tenant, GOOD)
@@ -146,6 +161,8 @@ class OutcomeCounts:
             batches = counts.batches[result.batch_size] = Batches()
         batches.requests += 1
         batches.run_ns += result.run_ns
+        batches.rows += rows
+        batches.rows_run_ns += rows * result.run_ns
 
     def take(self, wanted: Callable[[str], bool] = lambda name: True) -> tuple[Answered, ...]:
         """Counts of the applications that are wanted, since they were last taken."""

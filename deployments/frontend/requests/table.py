@@ -431,4 +431,4 @@ class RequestTable:
         if isinstance(outcome, Refusal):
             self.counts.refuse(entry.application, outcome.reason, entry.tenant)
         else:
-            self.counts.serve(now_ns, entry, outcome)
+            self.counts.serve(now_ns, entry, outcome, entry.rows)

@@ -4,6 +4,7 @@ Parts of `benchmarks.signatures`.
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -27,6 +28,13 @@ from fermata.simulator.tournament.draw import draw
 from fermata.simulator.tournament.play import earned
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+FIRST = 1_000_000
+"""Seed of the first draw: policies are tuned on those below."""
+SLOS_MIN = 50
+"""A run lasts for so many SLOs at least. The bound may use one more at the end, and has the first
+one free of what came before."""
+WARMUP_S_MIN = 0.3
+"""Policies learn rates from the first tenth of a second."""
 BUCKETS = [32, 64, 128, 256, 512]
 LONGEST = 512
 BERT_SLO_MS = 2000
@@ -59,8 +67,9 @@ def drawn(seed: int, requests: int) -> dict[str, Any] | None:
     # The same load as without, so that the rate differs and so does the time.
     part = _work(read_scenario(document))
     document["rate_rps"] /= part
-    for key in ("duration_s", "warmup_s"):
-        document[key] *= part
+    slo_s = max(each["slo_ms"] for each in applications) / 1e3
+    document["duration_s"] = max(part * document["duration_s"], SLOS_MIN * slo_s)
+    document["warmup_s"] = max(part * document["warmup_s"], WARMUP_S_MIN)
     return document
 
 
@@ -94,16 +103,10 @@ def over_bound(document: Mapping[str, Any]) -> float:
     return good / bound if bound > 0 else 1.0
 
 
-def draws(count: int, requests: int) -> list[float]:
+def draws(count: int, requests: int, first: int = FIRST) -> list[float]:
     """Goodput over the bound, of so many draws."""
-    found: list[float] = []
-    seed = 0
-    while len(found) < count:
-        seed += 1
-        document = drawn(seed, requests)
-        if document is not None:
-            found.append(over_bound(document))
-    return found
+    documents = (drawn(seed, requests) for seed in itertools.count(first))
+    return [over_bound(each) for each in itertools.islice(filter(None, documents), count)]
 
 
 # BERT

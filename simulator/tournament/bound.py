@@ -1,13 +1,16 @@
 """The fluid bound: the utility that no policy can exceed on given arrivals.
 
 A request that is answered in time runs within one SLO of its arrival. So what arrives in one window
-of the longest SLO runs in this window or in the next, and each window has so much backend time. In
-the bound nothing idles for want of company: every request costs what a full batch costs it.
+of the longest SLO runs in this window or in the next, and each window has so much backend time.
+Every request costs what it costs in the best batch that it has company for (`company`). Jitter
+makes batches longer, by its mean, and those that need most of the SLO late, by chance: no policy
+knows which ones.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +19,17 @@ from fermata.applications.application import Application
 from fermata.applications.backends import BackendGroup
 from fermata.applications.variant import Variant
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import NEVER
 from fermata.router.policies.central.accuracy_hull import Point, concave_hull, price
 from fermata.simulator.arrivals import Arrivals
 from fermata.simulator.assembly import batch_size_max, profile_on
 from fermata.simulator.scenario.scenario import Scenario
+from fermata.simulator.tournament.company import Counts, largest_batches
 
 NOTHING = Point(-1, 1, 0, 0.0)
 """A request that is dropped: it takes no time and earns nothing."""
+COMPANY_STEPS = 48
+"""Sizes that batches are told apart by, to bound the linear program."""
 Segments = list[tuple[float, float]]
 """(accuracy for a nanosecond, nanoseconds), for one request of an application, best first."""
 
@@ -35,30 +42,48 @@ def fluid_bound(
 ) -> float:
     """Sum of accuracy over answers in time, over all requests, at best.
 
-    Without accuracy every answer counts as one. `rows` are those of each request; each row costs
-    what it costs in a full batch.
+    Without accuracy every answer counts as one. `rows` are those of each request, which run in one
+    batch.
     """
     measured = arrivals.at_ns >= scenario.warmup_ns
     window_ns = max(application.slo_ns_max for application in scenario.applications)
     windows = (arrivals.at_ns[measured] - scenario.warmup_ns) // window_ns
-    applications = arrivals.application[measured]
-    total = len(windows)
-    if total == 0:
+    if len(windows) == 0:
         return 0.0
     fleet = _Fleet(scenario)
-    segments = [_segments(each, fleet, with_accuracy) for each in scenario.applications]
     own = np.ones(len(arrivals.at_ns), np.int64) if rows is None else np.array(rows)
-    alike, like = np.unique(np.stack([applications, own[measured]]), axis=1, return_inverse=True)
     kinds: dict[tuple[tuple[float, float], ...], int] = {}
-    kind_of = [
-        kinds.setdefault(_of_rows(segments[application], count), len(kinds))
-        for application, count in alike.T.tolist()
-    ]
-    count = int(windows.max()) + 1
-    arrived = np.zeros((count, len(kinds)))
-    np.add.at(arrived, (windows, np.array(kind_of)[like.ravel()]), 1.0)
+    kind_of = np.zeros(len(own), np.int64)
+    for number, application in enumerate(scenario.applications):
+        here = np.flatnonzero(arrivals.application == number)
+        ways = _ways(application, fleet, with_accuracy)
+        company = _company(application, fleet, arrivals.at_ns[here], own[here])
+        alike, like = np.unique(np.stack([own[here], *company]), axis=1, return_inverse=True)
+        found = [
+            kinds.setdefault(_segments(ways, count, largest), len(kinds))
+            for count, *largest in alike.T.tolist()
+        ]
+        kind_of[here] = np.array(found, np.int64)[like.ravel()] if len(here) else 0
+    arrived = np.zeros((int(windows.max()) + 1, len(kinds)))
+    np.add.at(arrived, (windows, kind_of[measured]), 1.0)
     capacity_ns = fleet.backends * window_ns
-    return _solve(arrived, [list(kind) for kind in kinds], capacity_ns) / total
+    return _solve(arrived, [list(kind) for kind in kinds], capacity_ns) / len(windows)
+
+
+class _Jitter:
+    """Chances of run times: profiled ones times one plus the size of a normal number."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.known = scenario.variation == 0.0 and scenario.draw == "median"
+        """Whether no batch runs for less than its profiled time."""
+        self.spread = min(spread for _, spread in scenario.jitter) if self.known else 0.0
+        self.mean = 1.0 + self.spread * math.sqrt(2.0 / math.pi)
+
+    def in_time(self, room: float) -> float:
+        """The chance that a batch ends within so many times its profiled run time."""
+        if room < 1.0 or self.spread == 0.0:
+            return float(room >= 1.0)
+        return math.erf((room - 1.0) / (self.spread * math.sqrt(2.0)))
 
 
 class _Fleet:
@@ -66,6 +91,7 @@ class _Fleet:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
+        self.jitter = _Jitter(scenario)
         kinds = scenario.kinds
         self.reference = min(kinds, key=lambda kind: sum(self._alone_ns(kind)))
         counts = [scenario.kind_of.count(number) for number in range(len(kinds))]
@@ -91,6 +117,15 @@ class _Fleet:
                 ratios += [mine / theirs for mine, theirs in zip(here, there, strict=False)]
         return min(ratios)
 
+    def reference_ns(self, variant: Variant, slo_ns: int) -> list[int]:
+        """Run times of batches on the fastest kind."""
+        return self.tables(variant, slo_ns, self.reference)[1]
+
+    def least_ns(self, variant: Variant, slo_ns: int) -> list[int]:
+        """Run times of batches on whichever kind runs them fastest."""
+        by_kind = [self.tables(variant, slo_ns, kind)[0] for kind in self.scenario.kinds]
+        return [min(each) for each in zip_longest(*by_kind, fillvalue=NEVER)]
+
     def tables(
         self, variant: Variant, slo_ns: int, kind: BackendGroup
     ) -> tuple[list[int], list[int]]:
@@ -102,25 +137,48 @@ class _Fleet:
         )
 
 
-def _segments(application: Application, fleet: _Fleet, with_accuracy: bool) -> Segments:
-    """Each step along the hull of what a request can be given, from nothing to the best."""
-    points = [NOTHING]
+def _ways(application: Application, fleet: _Fleet, with_accuracy: bool) -> list[Point]:
+    """Every batch that may end in time, with the worth of each of its requests on average."""
+    slo_ns, found = application.slo_ns_max, []
     for number, variant in enumerate(application.variants):
         accuracy = (variant.accuracy or 0.0) if with_accuracy else 1.0
-        slo_ns = application.slo_ns_max
-        tables = [fleet.tables(variant, slo_ns, kind) for kind in fleet.scenario.kinds]
-        points += [
-            Point(number, size, tables[0][1][size - 1], accuracy)
-            for size in range(1, len(tables[0][1]) + 1)
-            if any(size <= len(here) and here[size - 1] <= slo_ns for here, _ in tables)
-        ]
-    hull = concave_hull(points)
-    return [(price(cheap, dear), dear.each_ns - cheap.each_ns) for cheap, dear in pairwise(hull)]
+        reference_ns = fleet.reference_ns(variant, slo_ns)
+        for size, least_ns in enumerate(fleet.least_ns(variant, slo_ns), 1):
+            in_time = fleet.jitter.in_time(slo_ns / least_ns)
+            if in_time > 0.0:
+                run_ns = int(reference_ns[size - 1] * fleet.jitter.mean)
+                found.append(Point(number, size, run_ns, accuracy * in_time))
+    return found
 
 
-def _of_rows(segments: Segments, rows: int) -> tuple[tuple[float, float], ...]:
-    """The same for a request of so many rows: it earns as much, and takes so many times as long."""
-    return tuple((worth / rows, rows * time_ns) for worth, time_ns in segments)
+def _company(application: Application, fleet: _Fleet, at_ns: Counts, rows: Counts) -> list[Counts]:
+    """By variant and request: the largest batch, rounded up so that few differ."""
+    slo_ns, found = application.slo_ns_max, []
+    for variant in application.variants:
+        least_ns = fleet.least_ns(variant, slo_ns)
+        if fleet.jitter.known:
+            largest = largest_batches(at_ns, rows, slo_ns, least_ns)
+            steps = np.unique(np.geomspace(1, len(least_ns), COMPANY_STEPS).round())
+            largest = np.concatenate([[0], steps]).astype(np.int64)[
+                np.searchsorted(steps, largest) + (largest > 0)
+            ]
+        else:
+            largest = np.full(len(at_ns), len(least_ns))
+        found.append(largest)
+    return found
+
+
+def _segments(
+    ways: Sequence[Point], rows: int, largest: Sequence[int]
+) -> tuple[tuple[float, float], ...]:
+    """Each step along the hull of what a request of so many rows can be given, from nothing to the
+    best, in batches up to those sizes by variant."""
+    points = [each for each in ways if rows <= each.size <= largest[each.variant]]
+    hull = concave_hull([NOTHING, *points])
+    return tuple(
+        (price(cheap, dear) / rows, rows * (dear.each_ns - cheap.each_ns))
+        for cheap, dear in pairwise(hull)
+    )
 
 
 def _solve(arrived: npt.NDArray[np.float64], kinds: list[Segments], capacity_ns: float) -> float:

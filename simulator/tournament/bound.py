@@ -142,11 +142,13 @@ def _ways(application: Application, fleet: _Fleet, with_accuracy: bool) -> list[
     slo_ns, found = application.slo_ns_max, []
     for number, variant in enumerate(application.variants):
         accuracy = (variant.accuracy or 0.0) if with_accuracy else 1.0
-        reference_ns = fleet.reference_ns(variant, slo_ns)
-        for size, least_ns in enumerate(fleet.least_ns(variant, slo_ns), 1):
+        times_ns = zip(
+            fleet.reference_ns(variant, slo_ns), fleet.least_ns(variant, slo_ns), strict=False
+        )
+        for size, (reference_ns, least_ns) in enumerate(times_ns, 1):
             in_time = fleet.jitter.in_time(slo_ns / least_ns)
             if in_time > 0.0:
-                run_ns = int(reference_ns[size - 1] * fleet.jitter.mean)
+                run_ns = int(reference_ns * fleet.jitter.mean)
                 found.append(Point(number, size, run_ns, accuracy * in_time))
     return found
 

@@ -234,6 +234,7 @@ def test_outputs_that_are_not_of_single_requests_are_refused_at_load(
     [
         (similarity, 1),
         (lambda batch: [np.zeros((len(batch), 4))] * len(batch), 4),
+        (lambda batch: [np.zeros(place) for place in range(len(batch))], 4),
         (lambda batch: np.zeros((len(batch), 4)), 4),
     ],
 )

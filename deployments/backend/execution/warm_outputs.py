@@ -1,6 +1,7 @@
 """Outputs at warm-up: every request of a batch must have a row of its own, whoever is beside it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ def row_shapes(variant: str, size: int, outputs: Outputs) -> RowShapes:
     columns = outputs if isinstance(outputs, Mapping) else {OUTPUT: outputs}
     found: dict[str, tuple[int, ...] | None] = {}
     for name, column in columns.items():
-        rows = len(column) if hasattr(column, "__len__") and np.ndim(column) else None
+        rows = _rows(column)
         if rows != size:
             told = "is one value" if rows is None else f"has {rows} rows"
             raise ConfigError(
@@ -26,6 +27,14 @@ def row_shapes(variant: str, size: int, outputs: Outputs) -> RowShapes:
             )
         found[name] = column.shape[1:] if isinstance(column, np.ndarray) else None
     return found
+
+
+def _rows(column: Any) -> int | None:
+    """Rows of an output; None of a single value."""
+    try:
+        return len(column)
+    except TypeError:
+        return None
 
 
 def check_row_shapes(variant: str, found: Mapping[int, RowShapes]) -> None:

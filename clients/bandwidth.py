@@ -4,12 +4,15 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 
 SECOND_NS = 1_000_000_000
 WINDOW_NS = SECOND_NS
 """Frames acknowledged within it count (Jellyfish section V: the past second)."""
 RECENT = 2
 """Frames that tell of a fall, or of a rise, before the window does."""
+OVERDUE_SHARE = 0.5
+"""Of the most that a network can carry by a frame that is overdue, what the next one counts on."""
 SHORTEST_NS = 50_000
 """A transfer timed shorter than this says nothing but that it was fast."""
 
@@ -80,20 +83,31 @@ class BandwidthEstimator:
         sent at the old size until then misses its deadline, so the last frames may overrule it.
         A rise shows late too, and frames are smaller than they could be until then.
         """
+        return min(self._known_bps(now_ns), self._most_bps(now_ns))
+
+    def careful_bps(self, now_ns: int) -> float:
+        """The bandwidth to size a frame by. One that is overdue only bounds it from above: a frame
+        as large as the bound allows would mostly be late as well, and hold up those behind it."""
+        known_bps, most_bps = self._known_bps(now_ns), self._most_bps(now_ns)
+        return known_bps if most_bps >= known_bps else OVERDUE_SHARE * most_bps
+
+    def _known_bps(self, now_ns: int) -> float:
+        """By the frames that the server has acknowledged."""
         if not self.samples:
             return 0.0
         window = [each for each in self.samples if each.at_ns >= now_ns - WINDOW_NS]
         window = _since_rise(window or list(self.samples)[-RECENT:])
-        known_bps = min(harmonic_bps(window), harmonic_bps(window[-RECENT:]))
-        return self._unless_overdue(now_ns, known_bps)
+        return min(harmonic_bps(window), harmonic_bps(window[-RECENT:]))
 
-    def _unless_overdue(self, now_ns: int, known_bps: float) -> float:
-        """The frame that has been on its way longest bounds the bandwidth from above, once the
-        server has had its usual time to say that it has it."""
-        sent_at_ns, bits = next(iter(self.in_flight.values()), (now_ns, 0))
+    def _most_bps(self, now_ns: int) -> float:
+        """By the frame that has been on its way longest, once the server has had its usual time to
+        say that it has it."""
+        if not self.in_flight or not self.samples:
+            return inf
+        sent_at_ns, bits = next(iter(self.in_flight.values()))
         server_ns = max(each.server_ns for each in self.samples)
         waited_ns = now_ns - self._start_ns(sent_at_ns) - server_ns
-        return min(known_bps, bits * SECOND_NS / waited_ns) if waited_ns > 0 < bits else known_bps
+        return bits * SECOND_NS / waited_ns if waited_ns > 0 < bits else inf
 
     def backlog_bits(self, now_ns: int, bandwidth_bps: float) -> float:
         """Bits of the frames sent that a network of this bandwidth has not carried yet."""

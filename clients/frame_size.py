@@ -1,6 +1,7 @@
 """Which size a frame is sent at: what the server asked for, or what the network can carry."""
 
 from collections.abc import Sequence
+from math import inf
 
 from fermata.clients.frame_bits import FrameBits
 
@@ -27,12 +28,19 @@ class FrameSizer:
         self.asked = input_size
         self.network_ns = network_ns
 
-    def choose(self, bandwidth_bps: float, backlog_bits: float, round_trip_ns: int) -> int:
-        """The asked side, or the largest below it that the network carries in time."""
+    def choose(
+        self,
+        bandwidth_bps: float,
+        backlog_bits: float,
+        round_trip_ns: int,
+        most_bits: float = inf,
+    ) -> int:
+        """The asked side, or the largest below it that the network carries in time and that has no
+        more bits than these."""
         if bandwidth_bps <= 0:
             return min(self.sides[0], self.side_max)
         room_bits = (self.network_ns - round_trip_ns) * bandwidth_bps / SECOND_NS - backlog_bits
-        return self._largest(room_bits)
+        return self._largest(min(room_bits, most_bits))
 
     def choose_for_throughput(self, bandwidth_bps: float, fps: float) -> int:
         """The largest side whose frames the network carries as fast as they come, whatever each

@@ -6,6 +6,7 @@ streaming client and the simulator's cameras drive the same object.
 """
 
 from collections.abc import Sequence
+from math import inf
 
 from fermata.clients.bandwidth import BandwidthEstimator
 from fermata.clients.clock import time_left_ns
@@ -33,7 +34,10 @@ class Uplink:
         estimator = self.estimator
         bandwidth_bps = estimator.bandwidth_bps(now_ns)
         backlog_bits = estimator.backlog_bits(now_ns, bandwidth_bps)
-        return self.sizer.choose(bandwidth_bps, backlog_bits, estimator.round_trip_ns)
+        careful_bps = estimator.careful_bps(now_ns)
+        # A frame that is longer on its way than the next takes to come would hold that up.
+        most_bits = careful_bps / self.fps if self.fps > 0 else inf
+        return self.sizer.choose(careful_bps, backlog_bits, estimator.round_trip_ns, most_bits)
 
     def on_encoded(self, side: int, bits: int) -> None:
         self.sizer.bits.add(side, bits)

@@ -257,3 +257,32 @@ def test_advice_counts_whenever_it_comes() -> None:
     for index in range(9):
         uplink.on_answer(index * MS, index, 0)
     assert uplink.sizer.asked == 224
+
+
+def known_uplink(fps: float, mbps: float) -> Uplink:
+    """It was asked for 320 pixels within 90 ms; its last frame has told the bandwidth."""
+    uplink = Uplink(fps, 150 * MS, (128, 256, 320))
+    for side, bits in ((128, 80_000), (256, 260_000), (320, 370_000)):
+        uplink.on_encoded(side, bits)
+    uplink.on_advice(320, 90 * MS, served=True)
+    uplink.send(0, 0, 100_000, 150 * MS)
+    uplink.on_received(int(100 / mbps * MS), 0)
+    return uplink
+
+
+def test_after_an_overdue_frame_the_next_counts_on_half_of_what_is_left() -> None:
+    uplink = known_uplink(fps=10, mbps=10)
+    uplink.send(100 * MS, 1, 370_000, 150 * MS)
+    assert uplink.choose_side(137 * MS) == 320
+    # It has taken 100 ms: 3.7 Mbit/s at most, which would carry 260 kbit in time. Nobody knows how
+    # much less it is.
+    assert uplink.choose_side(200 * MS) == 128
+    # Once it is there, both frames tell: 5.4 Mbit/s carry 486 kbit in time.
+    uplink.on_received(200 * MS, 1)
+    assert uplink.choose_side(201 * MS) == 320
+
+
+def test_no_frame_is_longer_on_its_way_than_the_next_takes_to_come() -> None:
+    # At 8 Mbit/s, 370 kbit take 46 ms.
+    assert known_uplink(fps=20, mbps=8).choose_side(40 * MS) == 320
+    assert known_uplink(fps=25, mbps=8).choose_side(40 * MS) == 256

@@ -7,11 +7,13 @@ import csv
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND, ms
+from fermata.profiles.profile import Profile
+from fermata.profiles.store import load_file
 from fermata.router.policies.jellyfish.problem import Client, Zoo, make_client, make_zoo, servable
 
 DEFAULT = Path("../shared/data/jellyfish")
@@ -19,6 +21,8 @@ FPS = (10, 15, 25)
 SLO_MS = (75, 100, 150)
 MBPS = (7.5, 50.0)
 TRACES = ("synthetic", "wifi", "lte")
+BATCH_SIZE_MAX = 12
+"""Of a measured DNN, as of those made up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,39 @@ def load(folder: Path) -> Data:
         tuple(dnn["frame_kbit"] * 1024 for dnn in dnns),
         {name: _trace(folder / file) for name, file in files.items()},
     )
+
+
+def measured(data: Data, profiles: str) -> Data:
+    """The same with DNNs that were measured: FILE#MODEL, of `fermata profile --input-sizes`. A file
+    without accuracies has those of the DNNs made up, by size."""
+    file, _, model = profiles.partition("#")
+    found: list[tuple[int, Profile]] = []
+    for profile in load_file(Path(file)).profiles:
+        name, _, side = profile.name.rpartition("@")
+        if name == model and side.isdecimal() and int(side) in data.input_sizes:
+            found.append((int(side), profile))
+    if not found:
+        raise ConfigError(
+            f"--profiles {profiles}: no {model}@SIDE there of a side that frames have"
+        )
+    dnns: list[tuple[int, Profile, float]] = []
+    for side, profile in sorted(found, key=lambda each: each[0]):
+        made_up = data.zoo.accuracy[data.input_sizes.index(side)]
+        accuracy = made_up if profile.accuracy is None else profile.accuracy
+        # A larger one that is no better would never be run.
+        if not dnns or accuracy > dnns[-1][2]:
+            dnns.append((side, profile, accuracy))
+    zoo = make_zoo(
+        [accuracy for _, _, accuracy in dnns],
+        [profile.table_ns_p99(_batch_size_max(profile)) for _, profile, _ in dnns],
+    )
+    sides = tuple(side for side, _, _ in dnns)
+    bits = tuple(data.frame_bits[data.input_sizes.index(side)] for side in sides)
+    return replace(data, zoo=zoo, input_sizes=sides, frame_bits=bits)
+
+
+def _batch_size_max(profile: Profile) -> int:
+    return min(BATCH_SIZE_MAX, profile.batch_size_max or BATCH_SIZE_MAX)
 
 
 def _trace(path: Path) -> tuple[float, tuple[float, ...]]:

@@ -37,6 +37,7 @@ SEEDS = 3
 FLEET = 8
 """Backends of the largest setting."""
 FLEET_CLIENTS = (16, 24, 32)
+FLEET_S = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +211,14 @@ def wireless(data: Data, seeds: Sequence[int]) -> Iterator[Figure]:
             yield Figure(f"  the same, {name}", fixed.miss_rate, unit, 1.0, True)
 
 
-def fleet(data: Data, seeds: Sequence[int], quick: bool) -> Iterator[Figure]:
+def fleet(
+    data: Data, seeds: Sequence[int], quick: bool, duration_s: float = FLEET_S
+) -> Iterator[Figure]:
     """Fig. 13: eight GPUs, 16 to 32 heterogeneous clients on LTE."""
     for count in FLEET_CLIENTS[-1:] if quick else FLEET_CLIENTS:
         clients = [MIXED[number % len(MIXED)] for number in range(count)]
         runs = [
-            play(data, scenario(data, clients, "lte", seed, 100, backends=FLEET), True)
+            play(data, scenario(data, clients, "lte", seed, duration_s, backends=FLEET), True)
             for seed in seeds
         ]
         name = f"{FLEET} GPUs, {count} clients, LTE, {len(runs)} seeds"
@@ -241,14 +244,14 @@ PARTS = {
 
 
 def measure(
-    data: Data, parts: Sequence[str], seeds: Sequence[int], quick: bool
+    data: Data, parts: Sequence[str], seeds: Sequence[int], quick: bool, fleet_s: float
 ) -> Iterator[Figure]:
     if "wireless" in parts:
         yield from wireless(data, seeds)
     if "settings" in parts:
         yield from settings(data, seeds, quick)
     if "fleet" in parts:
-        yield from fleet(data, seeds, quick)
+        yield from fleet(data, seeds, quick, fleet_s)
 
 
 def main() -> None:
@@ -261,6 +264,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=0, help=told)
     told = f"the first of them, {HELD_OUT} unless given"
     parser.add_argument("--first-seed", type=int, default=HELD_OUT, help=told)
+    told = f"length of the runs of eight GPUs, {FLEET_S:g} s unless given"
+    parser.add_argument("--fleet-s", type=float, default=FLEET_S, help=told)
     given = parser.parse_known_args()[0]
 
     def figures(quick: bool) -> Iterator[Figure]:
@@ -269,7 +274,7 @@ def main() -> None:
             data = jellyfish_data.measured(data, given.profiles)
         count = given.seeds or (1 if quick else SEEDS)
         seeds = range(given.first_seed, given.first_seed + count)
-        yield from measure(data, given.only or list(PARTS), seeds, quick)
+        yield from measure(data, given.only or list(PARTS), seeds, quick, given.fleet_s)
 
     run("Jellyfish: networks that change", figures, parser)
 

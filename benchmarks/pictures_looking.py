@@ -1,4 +1,4 @@
-"""Looks by an embedding: what they are worth on many classes, what they cost, how they are built.
+"""Looks by an embedding: what they cost, how they are built, and answers by them alone.
 
 `python -m benchmarks.pictures_looking [--only PART] [--json]`; `gpu_build` needs a GPU and no Ray.
 """
@@ -11,75 +11,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from benchmarks.characters import CHARACTERS, characters, drawn, fonts
+from benchmarks.characters import CHARACTERS, drawn, fonts
 from benchmarks.figures import Figure, run_parts
 from benchmarks.looks_live import short_circuits
-from benchmarks.sneakpeek_setting import Floats, Labels, Prepared, prepare
-from benchmarks.sneakpeek_windows import Load, draw_load, play
+from benchmarks.sneakpeek_setting import Labels
 from fermata.deployments.sneakpeek.building import BuildOptions, build, build_model
-from fermata.deployments.sneakpeek.index import NeighbourIndex
 from fermata.deployments.sneakpeek.labelled_data import ArrayData
-from fermata.router.policies.sneakpeek.classes import Peek
 
 PICTURES = 50_000
 SMALLEST = "imagenet:lite0@64/5"
 LARGEST = "imagenet:lite0"
 SIDE = 224
-
-
-def _chosen(samples: Floats, labels: Labels, count: int) -> NeighbourIndex:
-    return build_model(samples, labels).index
-
-
-def _prepared() -> list[Prepared]:
-    pictures = characters()
-    first = prepare(pictures, pictures.tasks[0], index_of=_chosen)
-    return [replace(first, task=task) for task in pictures.tasks]
-
-
-def _knowing(prepared: Sequence[Prepared], load: Load) -> tuple[list[Prepared], Load]:
-    """The same with looks that are always right."""
-    count = len(prepared[0].task.classes)
-    eye = np.eye(count)
-    sure = tuple(map(tuple, eye.tolist()))
-    peek = Peek(sure, (1.0,) * count, named=sure)
-    votes = [tuple((5 * eye[label]).tolist()) for label in load.contents.label.tolist()]
-    known = [replace(each, classes=replace(each.classes, peek=peek)) for each in prepared]
-    return known, replace(load, contents=replace(load.contents, votes=list(votes)))
-
-
-def many_classes(quick: bool) -> Iterator[Figure]:
-    """Utility on characters, over being blind, and beside knowing the class."""
-    prepared = _prepared()
-    windows, seeds = (40, 1) if quick else (150, 8)
-    rng = np.random.default_rng(3)
-    stream = prepared[0].stream(1000, prepared[0].task.frequencies, rng)
-    looks = (stream.answers == stream.labels).mean()
-    right = ", ".join(f"{share:.1%}" for share in stream.right.mean(axis=0))
-    told = f"{len(CHARACTERS)} classes (looks right {looks:.1%}, variants {right})"
-    plain = {"short_circuit": False}
-    for penalty in ("step", "sigmoid"):
-        sums = np.zeros(4)
-        for seed in range(seeds):
-            load = draw_load(prepared, windows, False, seed)
-            known, knowing = _knowing(prepared, load)
-            sums += [
-                play(prepared, load, "sneakpeek", penalty).mean,
-                play(prepared, load, "grouped", penalty).mean,
-                play(prepared, load, "sneakpeek", penalty, plain).mean,
-                play(known, knowing, "sneakpeek", penalty, plain).mean,
-            ]
-        ours, blind, chosen, best = sums / seeds
-        name = f"{told}, {penalty}: utility {ours:.3f} over the blind {blind:.3f}"
-        yield Figure(name, ours / blind, "x", 1.03)
-        name = f"{penalty}: share of the gain of knowing the class ({best:.3f}) for the choice"
-        yield Figure(name, (chosen - blind) / max(1e-9, best - blind), "", 0.8)
 
 
 def one_look(quick: bool) -> Iterator[Figure]:
@@ -171,7 +118,6 @@ def gpu_build(quick: bool) -> Iterator[Figure]:
 
 
 PARTS = {
-    "many_classes": (many_classes, "utility on characters"),
     "one_look": (one_look, "time and accuracy of a look on one core"),
     "digits": (digits, "accuracy of looks at digits"),
     "short_circuits": (short_circuits, "share and accuracy of short circuits, live"),

@@ -21,7 +21,9 @@ def profiled_errors(prepared: Prepared, stream: Stream) -> Errors:
     return np.asarray(np.abs(recall.mean(axis=1)[:, None] - recall[:, stream.labels]).mean(axis=0))
 
 
-def estimate_errors(prepared: Prepared, stream: Stream, prior: str = "online") -> Errors:
+def estimate_errors(
+    prepared: Prepared, stream: Stream, prior: str | tuple[float, ...] = "online"
+) -> Errors:
     """Of the estimate made of each request's votes, in order. As in section 6.3.1 a variant's true
     accuracy on a request is its recall of the true class."""
     estimator = Estimator(replace(prepared.classes, prior=prior), ())

@@ -29,6 +29,19 @@ HARD_LIMIT_NS = seconds(1)
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """How many requests a window has, and their deadlines."""
+
+    each: int = PER_APPLICATION
+    """Requests of each application."""
+    deadline_ms: tuple[float, float] = DEADLINE_MS
+    """Mean and standard deviation, from the arrival on."""
+
+
+USUAL = Shape()
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Requests of some windows and what they hold."""
 
@@ -44,17 +57,18 @@ def draw_load(
     continuous: bool,
     seed: int,
     frequencies: Sequence[Sequence[Sequence[float]]] | None = None,
+    shape: Shape = USUAL,
 ) -> Load:
     """Arrivals uniform over each window, deadlines normal; classes as often as the tasks say, or
     as each application's `frequencies` do, one after the other in equal parts of the run."""
     rng = np.random.default_rng([2027, seed])
     period_ns = WINDOW_NS if continuous else APART_NS
-    count = windows * PER_APPLICATION
+    count = windows * shape.each
     at_ns, slo_ns, number, streams = [], [], [], []
     for index, each in enumerate(prepared):
-        starts = np.repeat(np.arange(windows) * period_ns, PER_APPLICATION)
+        starts = np.repeat(np.arange(windows) * period_ns, shape.each)
         at_ns.append(starts + rng.integers(0, WINDOW_NS, count))
-        slo_ns.append((rng.normal(*DEADLINE_MS, count).clip(20) * 1e6).astype(np.int64))
+        slo_ns.append((rng.normal(*shape.deadline_ms, count).clip(20) * 1e6).astype(np.int64))
         number.append(np.full(count, index))
         parts = [each.task.frequencies] if frequencies is None else frequencies[index]
         edges = [round(count * step / len(parts)) for step in range(len(parts) + 1)]

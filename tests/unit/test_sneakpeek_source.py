@@ -169,6 +169,28 @@ def test_short_circuit_answers_at_the_windows_end() -> None:
     assert engine.wake_at_ns() == NEVER
 
 
+def test_look_that_no_variant_could_better_answers_as_it_comes() -> None:
+    engine, _ = make()
+    send(engine, 0, 10)
+    send(engine, 1, 10)
+    sure = Estimate((0.01, 0.99), (0.8, 0.9), 1, 0.99, 1)
+    engine.on_update(ms(20), 0, sure.accuracies, sure)
+    assert effects(engine) == [("answer", 0, 1)]
+    unsure = Estimate((0.15, 0.85), (0.8, 0.9), 1, 0.85, 1)
+    engine.on_update(ms(20), 1, unsure.accuracies, unsure)
+    assert effects(engine) == []
+    advance(engine, 100.1)
+    assert effects(engine) == [(1, [1])]
+
+
+def test_nothing_is_left_to_plan_where_looks_have_answered_all() -> None:
+    engine, _ = make()
+    send(engine, 0, 10)
+    sure = Estimate((0.01, 0.99), (0.8, 0.9), 1, 0.99, 1)
+    engine.on_update(ms(20), 0, sure.accuracies, sure)
+    assert engine.wake_at_ns() == NEVER
+
+
 def test_short_circuit_answers_nobody_who_insists_on_variants() -> None:
     # All variants will do for this client; the SneakPeek model is none of them.
     engine, _ = make()

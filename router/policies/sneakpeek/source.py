@@ -78,15 +78,32 @@ class WindowScheduler(Source):
         return NO_LANES
 
     def on_update(self, now_ns: int, request: Request) -> Sequence[int]:
-        self._change(now_ns)
+        estimate = request.estimate
+        if estimate is not None and self._is_best_answer(request, estimate):
+            self._forget(request)
+            self.outbox.answer(request, estimate.label, estimate.label_accuracy)
+        else:
+            self._change(now_ns)
         return NO_LANES
 
+    def _is_best_answer(self, request: Request, estimate: Estimate) -> bool:
+        """Whether no variant could do better however soon it ran. No plan would run one then, so
+        nothing is gained by waiting for the window's end."""
+        options = self.options
+        if not options.evidence or not options.short_circuit:
+            return False
+        better = estimate.label_accuracy > max(estimate.accuracies)
+        return better and self._may_answer(request, estimate)
+
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        self._forget(request)
+        return NO_LANES
+
+    def _forget(self, request: Request) -> None:
         del self.waiting[request.rid]
         if not self.waiting:
             self.timers.disarm(self.timer)
             self.planning = None
-        return NO_LANES
 
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
         if up:

@@ -112,7 +112,9 @@ class ControlLoop:
         if self.autoscaler is not None:
             # Not the number in the configuration: to ask for that would end backends in use.
             targets = reading.targets or spread(backends, self.sub_clusters)
-            self.scaler = Scaler(self.autoscaler, targets, reading, self.models)
+            # Several routers count for themselves, and another loop moves what they serve.
+            own_counts = self.placer is None
+            self.scaler = Scaler(self.autoscaler, targets, reading, self.models, own_counts)
             self.window_ends_at_ns = now_ns + self.autoscaler.window_ns
         if self.placer is not None:
             self.effects += self.placer.start(reading, kept)

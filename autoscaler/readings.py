@@ -27,6 +27,10 @@ class ApplicationReading:
     """Right ones among them, as accuracies lead one to expect."""
 
 
+NOTHING = ApplicationReading(0, 0, 0)
+"""Counts of an application that was never there."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolReading:
     """Backends of one owner, or those that applications share; times since the router started."""
@@ -100,7 +104,7 @@ def window_between(
     old, new = before.sub_clusters[sub_cluster], after.sub_clusters[sub_cluster]
     up = min(new.backends, target)
     whole = PoolReading(
-        after.plan.models_of(sub_cluster),
+        _served(before.plan, after.plan, sub_cluster),
         tuple(name for each in new.pools for name in each.untold),
         1.0,
         up,
@@ -118,6 +122,13 @@ def window_between(
     )
 
 
+def _served(then: Plan, now: Plan, sub_cluster: int) -> tuple[str, ...]:
+    """Applications of a sub-cluster at either end of a window: some may have come or left where
+    each router counts what it has served itself."""
+    served = now.models_of(sub_cluster)
+    return served if then == now else tuple(sorted({*then.models_of(sub_cluster), *served}))
+
+
 def _pool_window(
     before: ClusterReading,
     after: ClusterReading,
@@ -128,10 +139,10 @@ def _pool_window(
     """The window of backends that some applications share."""
     span_ns = max(1, after.at_ns - before.at_ns)
     ended = _ended(before, after, now.applications)
-    busy = {
-        name: (after.applications[name].busy_ns - before.applications[name].busy_ns) / span_ns
-        for name in now.applications
-    }
+    busy: dict[str, float] = {}
+    for name in now.applications:
+        first, last = _counts(before, after, name)
+        busy[name] = (last.busy_ns - first.busy_ns) / span_ns
     held = [name for name in now.applications if name in goals]
     rates = rates_between(before, after) if held else {}
     untold = sum(busy[name] for name in now.untold if name not in goals)
@@ -151,12 +162,21 @@ def _pool_window(
     )
 
 
+def _counts(
+    before: ClusterReading, after: ClusterReading, name: str
+) -> tuple[ApplicationReading, ApplicationReading]:
+    """Counts of an application at both ends of a window. A router that had not served it before
+    had counted nothing, and one that does not tell of it any more has counted no more."""
+    then = before.applications.get(name, NOTHING)
+    return then, after.applications.get(name, then)
+
+
 def _ended(before: ClusterReading, after: ClusterReading, applications: Iterable[str]) -> Ended:
     """Requests of these applications that ended between two readings."""
     requests: list[float] = []
     bad: list[float] = []
     for name in applications:
-        then, now = before.applications[name], after.applications[name]
+        then, now = _counts(before, after, name)
         bad.append(now.bad - then.bad)
         requests.append(now.good - then.good + bad[-1])
     return Ended(tuple(requests), tuple(bad))
@@ -173,7 +193,7 @@ def _answers(
     counts: list[float] = []
     for name, model in goals.items():
         assert model.accuracy is not None
-        then, now = before.applications[name], after.applications[name]
+        then, now = _counts(before, after, name)
         counts.append(now.rated - then.rated)
         lacking.append(model.accuracy * counts[-1] - (now.right - then.right))
     prices = [price(model, rates[name]) for name, model in goals.items()]
@@ -187,6 +207,6 @@ def rates_between(before: ClusterReading, after: ClusterReading) -> dict[str, fl
     """
     span_s = max(1, after.at_ns - before.at_ns) / SECOND
     return {
-        name: (each.received - before.applications[name].received) / span_s
+        name: (each.received - before.applications.get(name, NOTHING).received) / span_s
         for name, each in after.applications.items()
     }

@@ -27,8 +27,12 @@ class Scaler:
         targets: Sequence[int],
         reading: ClusterReading,
         models: Sequence[PlacedModel] = (),
+        own_counts: bool = False,
     ) -> None:
+        """With `own_counts` each sub-cluster has counted what it has served itself. Else counts are
+        by application, and go with it."""
         self.options = options
+        self.own_counts = own_counts
         self.targets = tuple(targets)
         parts = floors(options.rule.minimum, len(self.targets))
         # The minimum is one of the deployment, whatever number of sub-clusters it has.
@@ -56,10 +60,11 @@ class Scaler:
                 # Counters start again at 0. The load is the same, and so is the rule's memory.
                 self.opened[number] = reading
             elif _has_moved(opened.plan, reading.plan, number):
-                # Counters are by application, and an application takes its past to its new home.
-                # A window across a move would bill one home for the other: it is forgotten.
-                self.opened[number] = reading
                 self.states[number] = without_memory(self.states[number])
+                if not self.own_counts:
+                    # An application takes its past to its new home. A window across a move would
+                    # bill one home for the other: it is forgotten.
+                    self.opened[number] = reading
 
     def on_window(
         self, reading: ClusterReading

@@ -253,17 +253,17 @@ class FleetRun:
         self._carry_out()
 
     def _window_reading(self) -> ClusterReading:
-        """As the live control plane reads routers: each part of a model where it lives."""
-        parts = {part_at(home, name): (home, name) for name, home in self.homes.home.items()}
+        """As the live control plane reads routers: each part of a model, wherever it has lived."""
         return ClusterReading(
             self.now_ns,
             TERM,
             {
-                part: self.reports[home].applications.get(name, NONE)
-                for part, (home, name) in parts.items()
+                part_at(number, name): counts
+                for number, each in enumerate(self.reports)
+                for name, counts in each.applications.items()
             },
             tuple(each.reading for each in self.reports),
-            Plan({part: home for part, (home, _) in parts.items()}),
+            Plan({part_at(home, name): home for name, home in self.homes.home.items()}),
             targets=self.targets,
         )
 

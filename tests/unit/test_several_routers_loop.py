@@ -4,10 +4,10 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from test_control_loop import EPOCHS, offered, read, reading, started, the
+from test_control_loop import AUTOSCALER, EPOCHS, offered, read, reading, started, the
 
 from fermata.autoscaler.capacity import RouterCapacity
-from fermata.autoscaler.control_loop import ControlLoop
+from fermata.autoscaler.control_loop import ControlLoop, SetTargets, WindowEnded
 from fermata.autoscaler.placer import ApplyPlan, KeepPlan, Placer, SolvePlacement
 from fermata.autoscaler.readings import ApplicationReading, ClusterReading
 from fermata.foundation.units import SECOND, seconds
@@ -208,3 +208,47 @@ def test_a_configured_rate_is_never_passed() -> None:
     (asked,) = read(loop, with_routers(seen, (600_000, 30.0), (600, 1.0)))
     assert isinstance(asked, SolvePlacement)
     assert {each.rate_rps_max for each in asked.problem.sub_clusters} == {1_000.0}
+
+
+def parted(at_s: float, home: int, bad: int, busy_s: float) -> ClusterReading:
+    """Two routers that count what they serve themselves, with two backends each; an application
+    moves to and fro between them, and the other one stays at the first."""
+    made = reading(at_s, busy_s=(busy_s, 0), backends=2, targets=(2, 2))
+    parts = {"0/a": ApplicationReading(bad, 0, bad), "1/b": ApplicationReading(0, 0, 0)}
+    came = {f"{home}/c": ApplicationReading(0, 0, 0)}
+    return replace(
+        made, applications=parts | came, plan=Plan({"0/a": 0, "1/b": 1, f"{home}/c": home})
+    )
+
+
+def test_moves_in_every_window_do_not_keep_an_overloaded_router_from_growing() -> None:
+    loop = ControlLoop(AUTOSCALER, None, (), 2)
+    loop.on_start(0, parted(0, 0, 0, 0.0), 4)
+    # Half of what the first one serves is too late, and both of its backends are busy.
+    seen = parted(10, 1, 500, 20.0)
+    half = ApplicationReading(1000, 500, 500)
+    effects = read(loop, replace(seen, applications={**seen.applications, "0/a": half}))
+    targets = the(SetTargets, effects)
+    assert targets == SetTargets((4, 1))
+
+
+def test_what_a_router_served_before_an_application_left_counts_in_its_window() -> None:
+    loop = ControlLoop(AUTOSCALER, None, (), 2)
+    loop.on_start(0, parted(0, 0, 0, 0.0), 4)
+    seen = parted(10, 1, 0, 10.0)
+    gone = {"0/a": ApplicationReading(100, 100, 0), "0/c": ApplicationReading(50, 20, 30)}
+    effects = read(loop, replace(seen, applications={**seen.applications, **gone}))
+    ended = the(WindowEnded, effects)
+    assert isinstance(ended, WindowEnded)
+    assert [(each.requests, each.bad) for each in ended.windows] == [(150, 30), (0, 0)]
+
+
+def test_nothing_is_released_for_a_while_after_a_move() -> None:
+    rule = replace(AUTOSCALER.rule, release_after=2, idle=0.05)
+    loop = ControlLoop(replace(AUTOSCALER, rule=rule), None, (), 2)
+    loop.on_start(0, parted(0, 0, 0, 0.0), 4)
+    for window, home in enumerate((1, 0, 1, 0), 1):
+        effects = read(loop, parted(10.0 * window, home, 0, 0.0))
+        assert the(SetTargets, effects) == SetTargets((2, 2))
+    read(loop, parted(50, 0, 0, 0.0))
+    assert the(SetTargets, read(loop, parted(60, 0, 0, 0.0))) == SetTargets((1, 1))

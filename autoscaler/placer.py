@@ -1,5 +1,6 @@
 """Placement, epoch by epoch: a problem to solve, then the stages of the way to its plan."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,11 @@ from fermata.partitioner.plan import (
 
 RATE_RPS_MIN = 1.0
 """Rate that is left on a router for applications that may move, however much the others take."""
+SLACK = 0.25
+"""Part of the imbalance that asks for a plan, which that may leave to move less. What it leaves is
+far from asking for the next one."""
+CHANCE = 3.0
+"""Standard deviations between two sub-clusters that are chance: requests come at random."""
 UNLIMITED_BYTES = 1 << 50
 """Memory of a backend where no limit is configured."""
 
@@ -103,6 +109,8 @@ class Placer:
         """R_max, where sub-clusters have routers of their own."""
         self.rated: list[PlacedModel] = []
         """Applications with the rates of the last epoch."""
+        self.span_s = 1.0
+        """Its length."""
         self.opened: ClusterReading | None = None
         """The reading with which the epoch began."""
 
@@ -148,7 +156,7 @@ class Placer:
         # Counts of one that was closed are of another span of time, and nothing can move there.
         closed = opened.closed | reading.closed
         pairs = list(zip(opened.sub_clusters, reading.sub_clusters, strict=True))
-        span_s = (reading.at_ns - opened.at_ns) / SECOND
+        span_s = self.span_s = (reading.at_ns - opened.at_ns) / SECOND
         self.settled_rps = tuple(
             (after.settled_requests - before.settled_requests) / span_s for before, after in pairs
         )
@@ -187,7 +195,8 @@ class Placer:
         return self._ask([each for each in self.rated if home.get(each.name) not in closed], among)
 
     def _is_unbalanced(self, rates: Mapping[str, float], among: Sequence[int]) -> bool:
-        """Whether sub-clusters differ by too much in what a plan would balance."""
+        """Whether sub-clusters differ by too much in what a plan would balance. Where few requests
+        came, chance alone makes them differ, and the next epoch would move back."""
         load, share = dict.fromkeys(among, 0.0), dict.fromkeys(among, 1.0)
         loads = rates
         if kinds := self.options.kinds:
@@ -196,12 +205,19 @@ class Placer:
             loads = dict(zip((each.name for each in models), work, strict=True))
             shares = self.options.shares or (1.0,) * len(kinds)
             share = {each: shares[each] / slowness[kinds[each]] for each in among}
+        chance = dict.fromkeys(among, 0.0)
         for name, home in self.plan.home.items():
-            if home in load:
+            if home in load and rates[name] > 0.0:
                 load[home] += loads[name]
+                chance[home] += loads[name] ** 2 / (rates[name] * self.span_s)
         mean = sum(load.values()) / sum(share.values())
-        ratios = [load[each] / share[each] for each in among]
-        return max(ratios) - min(ratios) > self.options.imbalance * mean
+        ratio = {each: load[each] / share[each] for each in among}
+        most, least = max(among, key=ratio.__getitem__), min(among, key=ratio.__getitem__)
+        differ = ratio[most] - ratio[least]
+        spread = math.sqrt(sum(chance[each] / share[each] ** 2 for each in (most, least)))
+        # An imbalance of 0 asks for a plan at any difference.
+        by_chance = CHANCE * spread if self.options.imbalance > 0.0 else 0.0
+        return differ > max(self.options.imbalance * mean, by_chance)
 
     def _ask(
         self, models: Sequence[PlacedModel], among: Sequence[int] | None = None
@@ -338,5 +354,6 @@ def placement_problem(
         memory_weight=options.memory_weight,
         current=Plan() if current is None else current,
         load_cost_max=options.load_cost_max,
+        slack=SLACK * options.imbalance,
         by_backends=bool(options.kinds),
     )

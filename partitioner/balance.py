@@ -93,6 +93,17 @@ class Balance:
         static = np.abs(self.statics(homes) / self.static_target - 1.0).max()
         return self.load_counts * float(load), self.static_counts * float(static)
 
+    def off(self, homes: Homes) -> Floats:
+        """[load, memory][sub-cluster]: distances from the target, as shares of it, in the weight
+        that they have."""
+        load = self.load_counts * np.abs(self.loads(homes) / self.load_target - 1.0)
+        static = self.static_counts * np.abs(self.statics(homes) / self.static_target - 1.0)
+        return np.stack((load, self.weight * static))
+
+    def unevenness(self, homes: Homes) -> float:
+        """Squares of all distances. It tells plans apart whose worst sub-cluster is the same."""
+        return float((self.off(homes) ** 2).sum())
+
     def objective(self, homes: Homes) -> float:
         """Eqn 4."""
         load, static = self.deviations(homes)

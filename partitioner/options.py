@@ -24,6 +24,9 @@ class SearchOptions:
     """Pairs of models tried from each side of an exchange, beside all single ones."""
     patience: int = 3
     """Rounds over all pairs of sub-clusters without a gain until the search gives up."""
+    thrift_share: float = 0.1
+    """Time to look for fewer moves in, as a share of the whole and beside it, and the least."""
+    thrift_s_min: float = 0.1
     top_share: float = 0.3
     """Share of the time for the upper of two levels."""
 

@@ -118,6 +118,9 @@ class Problem:
     """Today's plan; a new model is absent from it."""
     load_cost_max: float | None = None
     """C_max of Eqn 11; None: any disruption will do."""
+    slack: float = 0.0
+    """Share of its target, of load and of memory each, by which a sub-cluster may be further off
+    than in the best plan, to move less."""
     by_backends: bool = False
     """Balance the backends that models need, by kind, in place of their rates. Every profile and
     SLO must be known. The rate of a RankThread is limited all the same."""

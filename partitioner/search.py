@@ -17,6 +17,7 @@ SMALL_GAIN = 1e-13
 """Gain below which an exchange is rounding."""
 
 Clock = Callable[[], float]
+Enough = Callable[[Homes], bool]
 
 
 def greedy(balance: Balance) -> Homes:
@@ -110,8 +111,11 @@ class LocalSearch:
         self.statics = balance.statics(homes)
         self.cost = balance.cost(homes)
 
-    def run(self, until: float, clock: Clock = time.monotonic) -> Homes:
-        """Search until then or until nothing gives; the assignment as it is at the end."""
+    def run(
+        self, until: float, clock: Clock = time.monotonic, enough: Enough | None = None
+    ) -> Homes:
+        """Search until then, until nothing gives, or until it is good enough; the assignment as it
+        is at the end."""
         # Single models first: their exchanges are few, and most of the gain. Pairs of models are
         # sampled, so that a round without a gain does not yet mean that there is none.
         for pairs_max, patience in ((0, 1), (SEARCH.pairs_sampled, SEARCH.patience)):
@@ -119,8 +123,8 @@ class LocalSearch:
             while calm < patience and clock() < until and self.balance.places > 1:
                 gained = False
                 for here, there in self._pairs():
-                    if clock() >= until:
-                        break
+                    if clock() >= until or (enough is not None and enough(self.homes)):
+                        return self.homes
                     gained |= self.improve(here, there, pairs_max)
                 calm = 0 if gained else calm + 1
         return self.homes

@@ -14,7 +14,10 @@ from fermata.partitioner.options import SEARCH
 from fermata.partitioner.plan import Problem
 from fermata.partitioner.search import LocalSearch, greedy
 from fermata.partitioner.solution import PlacementSolution, describe
+from fermata.partitioner.thrift import with_fewer_moves
 
+ROUNDING = 1e-12
+"""Difference of objectives that says nothing."""
 Tell = Callable[[str, float], None]
 """Hears of every better assignment: the part of the search that found it, and its objective."""
 
@@ -26,18 +29,26 @@ class _Best:
         self.balance = balance
         self.tell = tell
         self.homes: Homes | None = None
-        self.objective = np.inf
+        self.objective = self.unevenness = np.inf
 
     def offer(self, homes: Homes | None, found_by: str) -> bool:
         if homes is None or not self.balance.feasible(homes):
             return False
-        objective = self.balance.objective(homes)
-        if self.homes is not None and objective >= self.objective:
+        objective, unevenness = self.balance.objective(homes), self.balance.unevenness(homes)
+        if self.homes is not None and not self._is_better(objective, unevenness):
             return False
-        self.homes, self.objective = homes.copy(), objective
+        self.homes, self.objective, self.unevenness = homes.copy(), objective, unevenness
         if self.tell is not None:
             self.tell(found_by, objective)
         return True
+
+    def _is_better(self, objective: float, unevenness: float) -> bool:
+        """Where one sub-cluster cannot be helped, all plans are as good as it is bad: the others
+        tell them apart."""
+        gain = self.objective - objective
+        if abs(gain) > ROUNDING:
+            return gain > 0.0
+        return unevenness < self.unevenness - ROUNDING
 
 
 def solve(
@@ -49,7 +60,8 @@ def solve(
     tell: Tell | None = None,
 ) -> PlacementSolution:
     """The best plan found within the limit; never worse than the greedy start or the current
-    plan. Raises `ConfigError` with every obstacle by name where there is none."""
+    plan, but for the slack that the problem gives to fewer moves. Raises `ConfigError` with every
+    obstacle by name where there is none."""
     began = time.monotonic()
     until = began + time_limit_s
     _refuse(obstacles(problem))
@@ -72,10 +84,15 @@ def solve(
         _resolve_parts(balance, best, until, solver, seed)
     assert best.homes is not None
     proven = proven or best.objective <= bound
+    homes = best.homes
+    if problem.slack > 0.0 and (balance.current != NOWHERE).any():
+        limit_s = max(SEARCH.thrift_s_min, SEARCH.thrift_share * time_limit_s)
+        homes = with_fewer_moves(
+            balance, homes, start, time.monotonic() + limit_s, random.Random(seed)
+        )
+        proven = proven and homes is best.homes
     seconds = time.monotonic() - began
-    return describe(
-        balance, best.homes, bound, proven, start_objective, utilisation, seconds, solver
-    )
+    return describe(balance, homes, bound, proven, start_objective, utilisation, seconds, solver)
 
 
 def _refuse(lines: list[str]) -> None:

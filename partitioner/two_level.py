@@ -52,7 +52,9 @@ def solve_two_level(
     homes = np.array([home[model.name] for model in problem.models], np.int64)
     current = balance.current
     if (current != NOWHERE).all() and balance.feasible(current):
-        homes = min(homes, current, key=balance.objective)
+        # Not by the worst sub-cluster of the whole: where that one cannot be helped, or pays a
+        # little for others, nothing would ever move.
+        homes = min(homes, current, key=balance.unevenness)
     bound, start = balance.bound(), top.start_objective
     proven = balance.objective(homes) <= bound
     return describe(balance, homes, bound, proven, start, utilisation, seconds, top.solver)

@@ -246,6 +246,28 @@ def test_unbalanced_rates_are_placed_anew() -> None:
     assert asked.limit_s == EPOCHS.solve_s
 
 
+def test_a_difference_that_chance_explains_moves_nothing() -> None:
+    # Of 18 requests 12 and 6 are not far from 9 and 9: they differ by 1.4 standard deviations.
+    loop = started(None)
+    assert read(loop, reading(60, received=offered(a=12, b=6))) == []
+    assert not loop.is_placing
+    # Of 40 there would have to be 30 and 10.
+    assert read(loop, reading(120, received=offered(a=12 + 29, b=6 + 11))) == []
+    assert the(SolvePlacement, read(loop, reading(180, received=offered(a=41 + 30, b=17 + 10))))
+
+
+def test_an_imbalance_of_0_asks_for_a_plan_at_any_difference() -> None:
+    loop = started(None, replace(EPOCHS, imbalance=0.0))
+    assert the(SolvePlacement, read(loop, reading(60, received=offered(a=2, b=1))))
+
+
+def test_a_plan_may_leave_a_part_of_the_imbalance_that_asks_for_one() -> None:
+    loop = started(None)
+    asked = the(SolvePlacement, read(loop, reading(60, received=offered(a=1200, b=600))))
+    assert isinstance(asked, SolvePlacement)
+    assert asked.problem.slack == EPOCHS.imbalance / 4
+
+
 def test_rates_are_of_what_was_offered_not_of_what_ended() -> None:
     loop = started(None)
     # b is overloaded: little of what it was offered has ended.

@@ -112,11 +112,12 @@ def homes(control: SeveralRouters) -> dict[str, int]:
 
 
 def hot_pair(clusters: FakeClusters, control: SeveralRouters) -> set[str]:
-    """Have two applications that live together get nearly all requests."""
+    """Have two applications that live together get most requests, so many that two have to change
+    places."""
     found = homes(control)
     hot = {name for name, at in found.items() if at == 0}
     assert len(hot) == 2
-    clusters.routers[0].rates = {name: 500.0 if name in hot else 20.0 for name in found}
+    clusters.routers[0].rates = {name: 500.0 if name in hot else 200.0 for name in found}
     return hot
 
 

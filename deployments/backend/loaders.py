@@ -126,6 +126,8 @@ def load_runner(
     if spec.model == EMULATED:
         if not spec.table_ns:
             raise ConfigError(f"{spec.name}: an emulated model needs run times; give a profile")
+        # Buckets of a variant run one model.
+        budget.take(spec.name, spec.static_bytes, hash(spec.whole().name) if spec.bucket else 0)
         model = EmulatedModel(EmulatedGpu(spec.gpu_lock), spec.table_ns, spec.outputs)
         size_max = min(spec.batch_size_max, len(spec.table_ns))
         if spec.inputs:

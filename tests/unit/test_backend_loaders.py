@@ -2,6 +2,7 @@
 
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,19 @@ def test_an_emulated_model_needs_run_times() -> None:
     runner = load(spec("emulated", table_ns=(1000, 2000)))
     assert runner.batch_size_max == 2
     assert np.asarray(run(runner, batch(2))).shape == (2, 1)
+
+
+def test_an_emulated_model_takes_the_memory_of_its_profile() -> None:
+    budget, given = MemoryBudget(4 << 20), spec("emulated", table_ns=(1000,), static_bytes=3 << 20)
+    load(given, budget)
+    assert budget.held == {"v": 3 << 20}
+    with pytest.raises(ConfigError, match="w takes 3 MB beside 3 MB held by v; memory_mb is 4"):
+        load(replace(given, name="w"), budget)
+    budget.release("v")
+    # Buckets of a variant run one model.
+    for bucket in (16, 32):
+        load(replace(given, name=f"w[{bucket}]", bucket=bucket), budget)
+    assert budget.total() == 3 << 20
 
 
 def test_what_does_not_fit_is_refused_by_name(network: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fermata.commands.files.workload import LoadOptions, Profiles, RateRps, load
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import check_fraction, check_positive, refuse
 from fermata.foundation.validation import read_yaml
-from fermata.partitioner.plan import Problem, memory_bytes
+from fermata.partitioner.plan import ANY_KIND, Problem, memory_bytes
 from fermata.partitioner.plan_file import load_plan
 from fermata.partitioner.problem_file import load_problem, solution_dict
 from fermata.partitioner.solution import PlacementSolution
@@ -93,7 +93,7 @@ def plan(
     found too: each has a router of its own, and a model above the rate of one is split.
     """
     try:
-        from fermata.partitioner.sizing import sized
+        from fermata.partitioner.kind_sizing import sized_by_kind
         from fermata.partitioner.two_level import solve_two_level
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'fermata[plan]'") from None
@@ -127,11 +127,11 @@ def plan(
             )
 
         if size:
-            loaded, found = sized(loaded, search, time_limit_s, utilisation)
+            loaded, found = sized_by_kind(loaded, search, time_limit_s, utilisation)
         else:
             found = search(loaded, time_limit_s)
     if as_json:
-        needs = _needs(loaded, found) if size else {}
+        needs = {**_needs(loaded, found), **_of_kinds(loaded, found)} if size else {}
         print(json.dumps({**solution_dict(loaded, found), **needs}))
         return
     console = Console()
@@ -141,6 +141,8 @@ def plan(
         backends = "unknown" if needs["backends_all"] is None else f"{needs['backends_all']:,}"
         routers = needs["sub_clusters"]
         console.print(f"needs {routers:,} sub-clusters with a router each; backends: {backends}")
+        for kinds in _of_kinds(loaded, found).values():
+            console.print(", ".join(f"{kind}: {count:,}" for kind, count in kinds.items()))
     console.print(_figures(loaded, found))
     if found.moves:
         console.print(_moves(loaded, found))
@@ -179,6 +181,16 @@ def _needs(problem: Problem, found: PlacementSolution) -> dict[str, int | None]:
     known = [each for each in found.backends if each is not None]
     whole = sum(known) if len(known) == len(found.backends) else None
     return {"sub_clusters": len(problem.sub_clusters), "backends_all": whole}
+
+
+def _of_kinds(problem: Problem, found: PlacementSolution) -> dict[str, dict[str, int]]:
+    """Backends of each kind, where there are kinds and all run times are known."""
+    counts: dict[str, int] = {}
+    for place, count in zip(problem.sub_clusters, found.backends, strict=True):
+        if count is None or place.kind == ANY_KIND:
+            return {}
+        counts[place.kind] = counts.get(place.kind, 0) + count
+    return {"backends_of_kinds": counts}
 
 
 def _places(problem: Problem, found: PlacementSolution) -> Table:

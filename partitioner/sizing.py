@@ -31,7 +31,7 @@ def sized(
     until = time.monotonic() + time_limit_s
     if not problem.models:
         raise ConfigError("models: there are none to find sub-clusters for; give at least one")
-    place = _like_all(problem)
+    place = like_all(problem.sub_clusters)
     models = [part for each in problem.models for part in in_parts(each, place.rate_rps_max)]
     alone = replace(problem, models=tuple(models))
     if lines := obstacles(Problem(tuple(models), (place,) * len(models))):
@@ -79,8 +79,9 @@ def _described(
     return describe(balance, homes, bound, proven, objective, utilisation, 0.0, "first fit")
 
 
-def _like_all(problem: Problem) -> SubCluster:
-    place, *others = problem.sub_clusters
+def like_all(places: Sequence[SubCluster]) -> SubCluster:
+    """One of these sub-clusters, or a ConfigError where they differ."""
+    place, *others = places
     for each in others:
         if replace(each, name=place.name, cluster=place.cluster) != place:
             raise ConfigError(

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ from typer.testing import CliRunner
 
 from fermata.commands.main import app
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
+from fermata.partitioner.kind_sizing import sized_by_kind
 from fermata.partitioner.plan import PlacedModel, Problem, SubCluster, fits
 from fermata.partitioner.sizing import sized
 from fermata.partitioner.solution import PlacementSolution
 from fermata.partitioner.two_level import solve_two_level
+from fermata.profiles.profile import linear
 
 LIMIT_S = 2.0
 
@@ -129,3 +133,82 @@ def test_the_command_tells_sub_clusters_and_backends(tmp_path: Path) -> None:
     slower = json.loads(asked(tmp_path, "--size", "--rate-max-rps", "500", "--json").stdout)
     assert slower["sub_clusters"] == 5
     assert "needs 3 sub-clusters with a router each" in asked(tmp_path, "--size").stdout
+
+
+SLOWNESS = {"fast": 1.0, "slow": 2.0}
+PLACES = (
+    SubCluster("f", 100.0, 10, kind="fast"),
+    SubCluster("s", 100.0, 10, share=2.0, kind="slow"),
+)
+
+
+def on_kinds(name: str, *kinds: str, rate: float = 40.0, static: int = 1) -> PlacedModel:
+    profiles = {kind: linear("any", SLOWNESS[kind], 0.0) for kind in kinds}
+    return PlacedModel(name, rate, static, profiles=profiles, slo_ns=ms(100))
+
+
+def test_each_kind_has_as_many_sub_clusters_as_its_part_of_the_models_needs() -> None:
+    # Two slow backends where there is a fast one, which is twice as fast: half of the work each.
+    given = [on_kinds(f"m{number}", "fast", "slow") for number in range(8)]
+    asked, found = sized_by_kind(Problem(tuple(given), PLACES), solve_two_level, LIMIT_S)
+    assert [each.name for each in asked.sub_clusters] == ["fast-0", "fast-1", "slow-0", "slow-1"]
+    assert [len(found.plan.models_of(place)) for place in range(4)] == [2, 2, 2, 2]
+    # 80 requests of 1 and of 2 ms each.
+    assert found.backends == (1, 1, 1, 1)
+
+
+def test_models_go_to_kinds_that_run_and_hold_them() -> None:
+    given = [
+        *(on_kinds(f"m{number}", "fast", "slow", rate=1.0) for number in range(6)),
+        on_kinds("only-fast", "fast", rate=1.0),
+        on_kinds("large", "fast", "slow", rate=1.0, static=15),
+    ]
+    places = (PLACES[0], replace(PLACES[1], memory_bytes=20))
+    asked, found = sized_by_kind(Problem(tuple(given), places), solve_two_level, LIMIT_S)
+    kinds = {name: asked.sub_clusters[at].kind for name, at in found.plan.home.items()}
+    assert (kinds["only-fast"], kinds["large"]) == ("fast", "slow")
+    assert set(kinds) == {each.name for each in given}
+
+
+def test_a_kind_that_nothing_needs_has_no_sub_cluster() -> None:
+    given = Problem((on_kinds("a", "fast"),), PLACES)
+    asked, _ = sized_by_kind(given, solve_two_level, LIMIT_S)
+    assert [each.kind for each in asked.sub_clusters] == ["fast"]
+
+
+def test_a_model_above_the_rate_of_any_router_is_split_among_kinds_too() -> None:
+    given = Problem((on_kinds("hot", "fast", "slow", rate=390.0),), PLACES)
+    asked, found = sized_by_kind(given, solve_two_level, LIMIT_S)
+    assert len(asked.models) == len(asked.sub_clusters) == len(set(found.plan.home.values())) == 4
+    assert {each.kind for each in asked.sub_clusters} == {"fast", "slow"}
+
+
+def test_sub_clusters_of_one_kind_that_differ_are_refused() -> None:
+    places = (*PLACES, replace(PLACES[1], name="t", memory_bytes=5))
+    with pytest.raises(ConfigError, match="s and t differ"):
+        sized_by_kind(Problem((on_kinds("a", "fast"),), places), solve_two_level, LIMIT_S)
+
+
+def test_a_model_that_no_kind_holds_is_named() -> None:
+    given = Problem((on_kinds("a", "fast", "slow", static=11),), PLACES)
+    with pytest.raises(ConfigError, match="model a needs"):
+        sized_by_kind(given, solve_two_level, LIMIT_S)
+
+
+def test_the_command_tells_the_backends_of_each_kind(tmp_path: Path) -> None:
+    path = tmp_path / "problem.yaml"
+    path.write_text(
+        "sub_clusters:\n"
+        "  - {name: big, kind: h200, rate_max_rps: 1000, memory_mb: 2000}\n"
+        "  - {name: old, kind: gtx, share: 4, rate_max_rps: 1000, memory_mb: 2000}\n"
+        "models:\n"
+        "  - {name: net, rate_rps: 250, slo_ms: 60, copies: 10, static_mb: 90, profiles: "
+        "{h200: h200-graph/resnet50, gtx: symphony-1080ti/ResNet50}}\n"
+    )
+    command = ["plan", str(path), "--time-limit-s", "2", "--size"]
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    kinds = found["backends_of_kinds"]
+    assert kinds.keys() <= {"h200", "gtx"}
+    assert sum(kinds.values()) == found["backends_all"] == sum(found["backends"].values())
+    assert "gtx" in kinds
+    assert "gtx" in CliRunner().invoke(app, command).stdout

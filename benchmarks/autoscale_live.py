@@ -18,6 +18,7 @@ import yaml
 
 from benchmarks.figures import Figure
 from benchmarks.heavy_digits import ALPHA_MS, BETA_MS
+from benchmarks.kills import is_good
 from benchmarks.live_server import ROOT, Running, fermata
 
 SLO_MS = 400.0
@@ -76,7 +77,9 @@ class Watch:
             self.seen.append(Seen(at_s, up, home, moved, sum(_broken(status).values())))
 
 
-def send(server: Running, traces: Mapping[str, Sequence[float]], step_s: float) -> Ledger:
+def send(
+    server: Running, traces: Mapping[str, Sequence[float]], step_s: float, slo_ms: float = SLO_MS
+) -> Ledger:
     """A load that changes step by step; what became of each request."""
     steps = len(next(iter(traces.values())))
     scenario = {
@@ -92,7 +95,7 @@ def send(server: Running, traces: Mapping[str, Sequence[float]], step_s: float) 
         "applications": [
             {
                 "name": name,
-                "slo_ms": SLO_MS,
+                "slo_ms": slo_ms,
                 "variants": [{"name": name, "alpha_ms": ALPHA_MS, "beta_ms": BETA_MS}],
             }
             for name in traces
@@ -114,12 +117,16 @@ def lost(ledger: Ledger) -> int:
     return int((ledger["outcome"] == "LOST").sum() + (ledger["outcome"] == "OPEN").sum())
 
 
-def goodput(ledger: Ledger, from_s: float, to_s: float) -> float:
+def goodput(ledger: Ledger, from_s: float, to_s: float, slo_ms: float = SLO_MS) -> float:
     """Share of the requests due in a span that were answered in time."""
-    due = (ledger["scheduled_ns"] >= from_s * 1e9) & (ledger["scheduled_ns"] < to_s * 1e9)
-    in_time = ledger["answered_ns"] - ledger["scheduled_ns"] <= SLO_MS * 1e6
-    good = (ledger["outcome"] == "OK") & in_time
-    return float(good[due].mean())
+    return float(is_good(ledger, slo_ms)[due_in(ledger, from_s, to_s)].mean())
+
+
+def due_in(ledger: Ledger, from_s: float, to_s: float) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (ledger["scheduled_ns"] >= from_s * 1e9) & (
+        ledger["scheduled_ns"] < to_s * 1e9
+    )
+    return found
 
 
 def broken(server: Running) -> dict[str, int]:

@@ -62,3 +62,26 @@ def test_every_model_is_served_from_the_start_and_after_a_failover(tmp_path: Pat
         wait_until(lambda: server.status()["term"] > before["term"], 30)
         wait_until(lambda: len(held(server)) == 4, 30)
         all_served(server)
+
+
+def test_the_same_holds_where_each_sub_cluster_has_a_router(tmp_path: Path) -> None:
+    given = CONFIG | {"sub_clusters": {"count": 2}, "epochs": {"solve_s": 1}}
+    with serving(tmp_path, given, backends=2) as server:
+        wait_until(lambda: len(held(server)) == 4, 30)
+        assert sorted(map(len, by_backend(server))) == [2, 2]
+        # A backend refuses what is above its budget, and nobody has asked one for that.
+        assert server.status()["failures"] == 0
+        all_served(server)
+        before = {each["sub_cluster"]: each for each in server.status()["routers"]}
+        for each in before.values():
+            os.kill(each["pid"], signal.SIGKILL)
+        wait_until(
+            lambda: all(
+                each["term"] > before[each["sub_cluster"]]["term"]
+                for each in server.status()["routers"]
+            ),
+            30,
+        )
+        wait_until(lambda: len(server.status()["routers"]) == 2 and len(held(server)) == 4, 30)
+        assert sorted(map(len, by_backend(server))) == [2, 2]
+        all_served(server)

@@ -17,14 +17,13 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from fermata.autoscaler.serve_policy import RelayTarget
 from fermata.autoscaler.sub_cluster_limits import floors
 from fermata.deployments.backend.host import LOADED
-from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
 from fermata.deployments.config.resolve import gpus_each, known_profiles, variants
 from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.config.served.registry import registry
-from fermata.deployments.config.sub_clusters import backend_counts
+from fermata.deployments.config.sub_clusters import backend_counts, groups_in_sub_clusters
 from fermata.deployments.config.token_reader import TokenReader, Tokens
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
@@ -278,7 +277,7 @@ def _scaling_options(config: DeploymentConfig, sub_cluster: int) -> dict[str, An
 def _backends(
     config: DeploymentConfig, number: int, version: Mapping[str, str | bool], sub_cluster: int = 0
 ) -> Any:
-    """The deployment of one group of backends, or of those of one sub-cluster."""
+    """The deployment of one group of backends, in one sub-cluster."""
     backend: Any = Backend
     given = config.backend
     return backend.options(
@@ -294,14 +293,9 @@ def _backends(
 
 
 def _all_backends(config: DeploymentConfig, version: Mapping[str, str | bool]) -> list[Any]:
-    """Deployments of backends: one for each group, or for each sub-cluster."""
-    if not config.sub_clusters.several:
-        groups = enumerate(groups_of(config), 1)
-        return [_backends(each, number, version) for number, each in groups]
-    return [
-        _backends(config, number + 1, version, number)
-        for number in range(config.sub_clusters.routers)
-    ]
+    """Deployments of backends: one for each group of each sub-cluster."""
+    named = enumerate(groups_in_sub_clusters(config), 1)
+    return [_backends(each, at, version, number) for at, (each, number) in named]
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:

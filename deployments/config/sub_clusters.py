@@ -1,5 +1,6 @@
 """Sub-clusters with a router each: how many, what lives in all of them, who has which backends."""
 
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -7,6 +8,7 @@ from pydantic import Field
 
 from fermata.applications.reader import router_names
 from fermata.autoscaler.sub_cluster_limits import spread as spread_evenly
+from fermata.deployments.config.backend_groups import BackendGroupConfig, groups_of
 from fermata.deployments.config.base import Section
 from fermata.deployments.config.scaling import EpochsConfig
 
@@ -48,15 +50,10 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
     if not given.several:
         return
     where = f"sub_clusters.count={given.count}"
-    for key, section in (
-        ("backends", config.backends or None),
-        ("repository: open", config.repository == "open" or None),
-    ):
-        if section is not None:
-            raise ValueError(
-                f"{where} and {key}: models and backends are placed once; leave one out"
-            )
+    if config.repository == "open":
+        raise ValueError(f"{where} and repository: open: models are placed once; leave one out")
     _check_epochs(config, where)
+    _check_groups(config, where)
     if given.count == "auto":
         _check_auto(config, where)
     else:
@@ -80,6 +77,18 @@ def _check_count(config: "DeploymentConfig", where: str, count: int) -> None:
         raise ValueError(
             f"{where} with {alone} applications: name one in sub_clusters.spread, or lower count"
         )
+
+
+def _check_groups(config: "DeploymentConfig", where: str) -> None:
+    """Refuse groups of which some sub-cluster would have no backend: each has all kinds."""
+    if config.backends and config.sub_clusters.count == "auto":
+        raise ValueError(f"{where} and backends: their number is fixed; give a count")
+    for index, group in enumerate(config.backends):
+        if group.count < config.sub_clusters.routers:
+            raise ValueError(
+                f"{where} needs as many backends in each group; backends.{index}.count="
+                f"{group.count}"
+            )
 
 
 def _check_auto(config: "DeploymentConfig", where: str) -> None:
@@ -138,9 +147,29 @@ def loads_by_router(config: "DeploymentConfig") -> bool:
 
 def backend_counts(config: "DeploymentConfig", opened: int | None = None) -> list[int]:
     """Backends of each sub-cluster, where the first so many are open; all unless given."""
-    routers, whole = config.sub_clusters.routers, config.backend.count
-    parts = spread_evenly(whole, routers if opened is None else opened)
-    return [*parts, *[0] * (routers - len(parts))]
+    routers = config.sub_clusters.routers
+    if config.backends:
+        parts = [spread_evenly(group.count, routers) for group in config.backends]
+        return [sum(counts) for counts in zip(*parts, strict=True)]
+    own = spread_evenly(config.backend.count, routers if opened is None else opened)
+    return [*own, *[0] * (routers - len(own))]
+
+
+def groups_in_sub_clusters(
+    config: "DeploymentConfig",
+) -> "list[tuple[DeploymentConfig, int]]":
+    """The deployment as the backends of each group see it, with each sub-cluster: first those of
+    the first group."""
+    return list(itertools.product(groups_of(config), range(config.sub_clusters.routers)))
+
+
+def own_groups(config: "DeploymentConfig", sub_cluster: int) -> list[BackendGroupConfig]:
+    """The groups with as many backends as one sub-cluster has of each."""
+    routers = config.sub_clusters.routers
+    return [
+        group.model_copy(update={"count": spread_evenly(group.count, routers)[sub_cluster]})
+        for group in config.backends
+    ]
 
 
 def restricted(
@@ -159,4 +188,5 @@ def restricted(
         return kept_config
     count = backend_counts(config)[sub_cluster]
     backend = config.backend.model_copy(update={"count": count})
-    return kept_config.model_copy(update={"backend": backend})
+    groups = own_groups(config, sub_cluster)
+    return kept_config.model_copy(update={"backend": backend, "backends": groups})

@@ -6,7 +6,11 @@ import pytest
 
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.config.resolve import known_profiles, router_config
-from fermata.deployments.config.sub_clusters import backend_counts, restricted
+from fermata.deployments.config.sub_clusters import (
+    backend_counts,
+    groups_in_sub_clusters,
+    restricted,
+)
 from fermata.deployments.control.sub_clusters.homes import (
     DirectoryKeeper,
     first_directory,
@@ -20,6 +24,7 @@ from fermata.deployments.control.sub_clusters.homes import (
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Plan
 from fermata.partitioner.solve import solve
+from fermata.profiles.store import BYTES_PER_MB
 from fermata.router.links.directory import Directory, Home
 
 
@@ -35,6 +40,8 @@ def config(
     sub_clusters = {"count": count, **more.pop("sub_clusters", {})}
     given = more.pop("applications", [application(name) for name in names])
     backend = {"count": backends, "device": "emulated"}
+    if groups := more.pop("groups", []):
+        backend, more["backends"] = {"device": "emulated"}, groups
     return read_config(
         {"applications": given, "backend": backend, "sub_clusters": sub_clusters, **more}
     )
@@ -66,6 +73,14 @@ def test_backends_are_shared_out_evenly() -> None:
         ({"repository": "open"}, "sub_clusters.count=2 and repository: open"),
         ({"count": "auto"}, "sub_clusters.count=auto needs epochs"),
         (
+            {"groups": [{"count": 3}, {"count": 1, "slower": 2}]},
+            "sub_clusters.count=2 needs as many backends in each group; backends.1.count=1",
+        ),
+        (
+            {"groups": [{"count": 3}, {"count": 3}], "epochs": {}},
+            "epochs and backends: only backends of one kind can be scaled",
+        ),
+        (
             {"count": "auto", "epochs": {}, "autoscaler": {"to_zero": True}},
             "sub_clusters.count=auto and autoscaler.to_zero both end backends",
         ),
@@ -74,6 +89,29 @@ def test_backends_are_shared_out_evenly() -> None:
 def test_refuses_what_does_not_go_together(more: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         config(**more)
+
+
+GROUPS = [{"count": 3}, {"count": 2, "slower": 2, "memory_mb": 7}]
+
+
+def test_each_sub_cluster_has_its_part_of_every_group() -> None:
+    given = config(groups=GROUPS)
+    assert backend_counts(given) == [3, 2]
+    parts = [
+        (each.backend.slower, number, backend_counts(each)[number])
+        for each, number in groups_in_sub_clusters(given)
+    ]
+    assert parts == [(1.0, 0, 2), (1.0, 1, 1), (2.0, 0, 1), (2.0, 1, 1)]
+    second = restricted(given, 1, ("a",))
+    assert second.backend.count == 2
+    assert [each.count for each in second.backends] == [1, 1]
+    assert read_config(given.model_dump()) == given
+
+
+def test_models_have_room_on_the_smallest_backends_of_any_group() -> None:
+    given = config(groups=GROUPS)
+    (room, _) = starting_problem(given, known_profiles(given)).sub_clusters
+    assert room.memory_bytes == 7 * BYTES_PER_MB
 
 
 @pytest.mark.parametrize("count", [3, "auto"])

@@ -8,6 +8,7 @@ import msgspec
 from fermata.applications.reader import owners_of, router_names
 from fermata.autoscaler.placer import UNLIMITED_BYTES
 from fermata.autoscaler.router_count import routers_needed
+from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import most_open
 from fermata.deployments.control.scaling import placed_models
@@ -48,7 +49,9 @@ def starting_problem(
         versions.setdefault(application.version, []).append(model)
     whole = {name: _together(name, versions.values()) for name, versions in found.items()}
     spread = [whole.pop(name) for name in config.sub_clusters.spread]
-    limits = [config.backend.memory_mb, None if config.epochs is None else config.epochs.memory_mb]
+    # Every sub-cluster has backends of all groups, and each holds all that lives there.
+    limits = [each.backend.memory_mb for each in groups_of(config)]
+    limits.append(None if config.epochs is None else config.epochs.memory_mb)
     limits_mb = [each for each in limits if each is not None]
     room = int(min(limits_mb) * BYTES_PER_MB) if limits_mb else UNLIMITED_BYTES
     room = max(1, room - memory_bytes(spread))

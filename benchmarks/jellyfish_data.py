@@ -66,9 +66,9 @@ def measured(data: Data, profiles: str) -> Data:
     file, _, model = profiles.partition("#")
     found: list[tuple[int, Profile]] = []
     for profile in load_file(Path(file)).profiles:
-        name, _, side = profile.name.rpartition("@")
-        if name == model and side.isdecimal() and int(side) in data.input_sizes:
-            found.append((int(side), profile))
+        name, _, told = profile.name.rpartition("@")
+        if name == model and told.isdecimal() and int(told) in data.input_sizes:
+            found.append((int(told), profile))
     if not found:
         raise ConfigError(
             f"--profiles {profiles}: no {model}@SIDE there of a side that frames have"

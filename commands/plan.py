@@ -131,8 +131,8 @@ def plan(
         else:
             found = search(loaded, time_limit_s)
     if as_json:
-        needs = {**_needs(loaded, found), **_of_kinds(loaded, found)} if size else {}
-        print(json.dumps({**solution_dict(loaded, found), **needs}))
+        sizes = {**_needs(loaded, found), **_of_kinds(loaded, found)} if size else {}
+        print(json.dumps({**solution_dict(loaded, found), **sizes}))
         return
     console = Console()
     console.print(_places(loaded, found))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from functools import partial
+from random import Random
 
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.story import RunResult, broken_by, ended
@@ -12,6 +13,8 @@ from fermata.foundation.units import SECOND, ms, seconds
 UP_NS = seconds(3)
 TROUBLE_NS = seconds(8)
 HEAL_NS = seconds(30)
+FAR_NS = ms(40)
+"""One way, at most."""
 PROBE_NS = ms(200)
 LOOK_NS = ms(50)
 RECOVER_NS = seconds(6)
@@ -83,6 +86,7 @@ def run_sub_clusters(seed: int, kinds: tuple[str, ...] = (), tell: bool = False)
 
     def story() -> None:
         play(world.now_ns + UP_NS)
+        _set_apart(system, rng)
         begin_ns = world.now_ns
         load(begin_ns + TROUBLE_NS, rng.uniform(20.0, 80.0))
         for _ in range(rng.randint(0, 3)):
@@ -99,6 +103,16 @@ def run_sub_clusters(seed: int, kinds: tuple[str, ...] = (), tell: bool = False)
     outcomes = Counter(ended(each) for each in system.clients.ledger)
     outcomes["homes seen"] = len(moves)
     return RunResult(seed, broken, dict(outcomes), world.sequence, world.said or [])
+
+
+def _set_apart(system: SeveralDeployment, rng: Random) -> None:
+    """Some frontends are far from some routers: they hear late of new homes, and requests are on
+    their way for longer."""
+    for frontend in system.frontends:
+        for part in system.parts:
+            if part.router is not None:
+                far_ns = rng.choice((0, rng.randrange(FAR_NS)))
+                system.world.network.delay(frontend.loop, part.router.loop, far_ns)
 
 
 def _kill_router(system: SeveralDeployment, excuses: Excuses, number: int) -> None:

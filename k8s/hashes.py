@@ -7,16 +7,20 @@ It writes `constraints-hashes.txt`. `--report FILE` prints the lines of it that 
 
 import argparse
 import json
+import os
 import re
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 CONSTRAINTS, HASHES = ROOT / "constraints.txt", ROOT / "constraints-hashes.txt"
-INDEX = "https://pypi.org/simple"
 WHEEL = re.compile(r"-(cp311-cp311|cp3\d+-abi3|py3|py2\.py3)-?.*\.whl$")
 PLATFORM = re.compile(r"(any|manylinux\w*_(x86_64|aarch64)(\.manylinux\w*)*)\.whl$")
 """Machines that the image is built for."""
@@ -55,8 +59,19 @@ def fits(file: str, version: str) -> bool:
     return bool(f"-{version}-" in file and WHEEL.search(file) and PLATFORM.search(file))
 
 
-def hashes(name: str, version: str, index: str = INDEX) -> list[str]:
+@cache
+def pips_index() -> str:
+    """The index that pip is set up with, or else its own."""
+    asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    own: Any = import_module("pip._internal.models.index")
+    found: str = os.environ.get("PIP_INDEX_URL") or told or own.PyPI.simple_url
+    return found.rstrip("/")
+
+
+def hashes(name: str, version: str) -> list[str]:
     """Hashes of one version's files, from the index."""
+    index = pips_index()
     with urllib.request.urlopen(f"{index}/{canonical(name)}/", timeout=60) as page:
         links = FileLinks()
         links.feed(page.read().decode())

@@ -36,7 +36,7 @@ SLO_MS = 3000.0
 FIRST, MORE = 4, 8
 """Backends at the start, and those that come."""
 LOAD = 0.8
-"""Of what backends can do, by Eqns 2 and 3."""
+"""Load, as a share of what backends can do by Eqns 2 and 3."""
 UNEVEN = 0.25
 """By how much the rates of half of the models are above the mean in the last phases, and those of
 the others below it."""

@@ -27,7 +27,7 @@ from fermata.simulator.scenario.scenario import Scenario
 SETTINGS = tuple(product((2, 4, 8), (75, 100, 150), (15, 25)))
 QUICK = ((2, 100, 15), (4, 150, 25))
 SHARES = (0.5, 0.75)
-"""Of the SLO, set aside for waiting and running."""
+"""Shares of the SLO that are set aside for waiting and running."""
 LONG_NS = 1000 * SECOND
 DURATION_S = 140.0
 QUANTILES = (0.1, 0.5, 0.9, 0.99)
@@ -46,7 +46,7 @@ class Way:
     throughput: bool = False
     """By bandwidth alone."""
     within_slo: bool = False
-    """What comes within the rest of the SLO; else the DNN's own size whatever it takes."""
+    """The size that comes within the rest of the SLO; else the DNN's own, whatever it takes."""
 
 
 WAYS = (Way("off"), Way("bandwidth", throughput=True), Way("SLO", within_slo=True))

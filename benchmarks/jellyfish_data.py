@@ -22,7 +22,7 @@ SLO_MS = (75, 100, 150)
 MBPS = (7.5, 50.0)
 TRACES = ("synthetic", "wifi", "lte")
 BATCH_SIZE_MAX = 12
-"""Of a measured DNN, as of those made up."""
+"""Batch size up to which a DNN is planned, measured or made up."""
 
 
 @dataclass(frozen=True, slots=True)

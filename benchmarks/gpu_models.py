@@ -11,7 +11,8 @@ import numpy as np
 from fermata.clients.frames import encode_jpeg
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.kernels.choice import Choice
-from fermata.deployments.backend.loaders import MemoryBudget, load_runner
+from fermata.deployments.backend.loaders import load_runner
+from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.process_options import store_options
 from fermata.deployments.models.cache import cache_folder

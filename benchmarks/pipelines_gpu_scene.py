@@ -14,7 +14,8 @@ from PIL import Image
 
 from fermata.clients.frames import encode_jpeg
 from fermata.clients.wire.tensors import RawTensor, join_bytes
-from fermata.deployments.backend.loaders import MemoryBudget, load_runner
+from fermata.deployments.backend.loaders import load_runner
+from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.process_options import store_options
 from fermata.deployments.models.detectors import objects
@@ -120,7 +121,7 @@ def jpegs() -> list[RawTensor]:
 
 @dataclass(frozen=True, slots=True)
 class OfflineRate:
-    """What a runner does without a server, at its best batch."""
+    """Rows a second of a runner without a server, at its best batch."""
 
     variant: str
     rows_s: float

@@ -14,12 +14,8 @@ from fermata.deployments.backend.execution.runner import PlainRunner, Runner, in
 from fermata.deployments.backend.execution.tensors import Array, Outputs
 from fermata.deployments.backend.host_memory import host_memory
 from fermata.deployments.backend.kernels.background import BackgroundTuning
-from fermata.deployments.backend.loaders import (
-    MemoryBudget,
-    load_runner,
-    open_on_host,
-    pick_device,
-)
+from fermata.deployments.backend.loaders import load_runner, open_on_host, pick_device
+from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.backend.meter import LoadCounts
 from fermata.deployments.backend.profiling import profile_runner
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace

@@ -17,7 +17,8 @@ pytest.importorskip("torch")
 from fermata.deployments.backend.execution.executor import INLINE_BYTES, BatchOutcome, Executor
 from fermata.deployments.backend.execution.graphs import GraphRunner
 from fermata.deployments.backend.execution.out_of_memory import NoRoomError, release_memory
-from fermata.deployments.backend.loaders import MemoryBudget, load_runner
+from fermata.deployments.backend.loaders import load_runner
+from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.specs.backend import ModelSpec
 

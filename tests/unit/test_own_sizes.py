@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fermata.commands.main import app
-from fermata.deployments.backend.loaders import MemoryBudget, load_runner, open_variant
+from fermata.deployments.backend.loaders import load_runner, open_variant
 from fermata.deployments.backend.measured_model import open_measured
+from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.backend.profiling import digest_of, is_lasting
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import model_specs

@@ -10,6 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fermata.foundation.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -99,6 +101,9 @@ def present(title: str, measured: Iterator[Figure], as_json: bool) -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except ConfigError as error:
+        # A file or an option that was given: its line says which, and the trace would not.
+        sys.exit(f"{title}: {error}")
     if as_json:
         print(json.dumps([figure.to_dict() for figure in figures]))
     else:

@@ -41,6 +41,7 @@ PARTS = {
     "secured": "what TLS and tokens cost",
     "soak": "a long load with a kill every two minutes",
 }
+SPARES = ("yes", "host", "no")
 APART = {"only-gpu", *(f"live {role}" for role in ROLES)}
 """Played where they are asked for: one needs a GPU, the others are in `live`."""
 
@@ -92,11 +93,11 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
     if "only-backend" in parts:
         from benchmarks.only_backend import measure as measure_only
 
-        yield from measure_only(given.times or (1 if quick else 20))
+        yield from measure_only(given.times or (1 if quick else 20), given.spare or SPARES)
     if "only-gpu" in parts:
         from benchmarks.gpu_kills import measure as measure_gpu
 
-        yield from measure_gpu(given.times or (1 if quick else 20))
+        yield from measure_gpu(given.times or (1 if quick else 20), given.spare or SPARES)
     if "overload-simulated" in parts:
         from benchmarks.overload import simulated as overload_simulated
 
@@ -122,6 +123,9 @@ if __name__ == "__main__":
     parser.add_argument("--times", type=int, help="how often each process is killed")
     parser.add_argument(
         "--signal", choices=("SIGKILL", "SIGSTOP"), help="of the two that processes get"
+    )
+    parser.add_argument(
+        "--spare", action="append", choices=SPARES, help="of an only backend; may be repeated"
     )
     parser.add_argument("--minutes", type=float, help="how long the soak lasts")
     arguments = parser.parse_known_args()[0]

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.figures import Figure
@@ -27,7 +27,7 @@ SCENE = Scene(
 )
 
 
-def measure(times: int) -> Iterator[Figure]:
+def measure(times: int, spares: Sequence[str]) -> Iterator[Figure]:
     """With random weights, whose run times are those of trained ones."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -37,4 +37,4 @@ def measure(times: int) -> Iterator[Figure]:
         os.environ["XDG_CACHE_HOME"] = os.fspath(folder / CACHE)
         # Without its web pages, as packed for a box, Ray's dashboard is waited for in vain.
         os.environ["RAY_DASHBOARD_STARTUP_TIMEOUT_S"] = "1"
-        yield from measure_only(times, scene=SCENE)
+        yield from measure_only(times, spares, SCENE)

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -27,12 +27,12 @@ KILL_AFTER_S = 2.0
 BACK_S = 90.0
 GAP_S, GAP_S_COLD = 0.5, 5.0
 Spare = Literal[True, False, "host"]
-GOALS: Mapping[Spare, tuple[str, float]] = {
-    True: ("with a spare", GAP_S),
-    "host": ("with a spare in host memory", GAP_S_COLD),
-    False: ("without", GAP_S_COLD),
+GOALS: Mapping[str, tuple[Spare, str, float]] = {
+    "yes": (True, "with a spare", GAP_S),
+    "host": ("host", "with a spare in host memory", GAP_S_COLD),
+    "no": (False, "without", GAP_S_COLD),
 }
-"""The longest gap that is allowed."""
+"""Spares by name, each with the longest gap that is allowed."""
 REPORT_S = 1.5
 """By then frontends have reported what they have answered."""
 AWAY = {DropReason.LOST, DropReason.NO_BACKEND, DropReason.CANCELLED}
@@ -144,11 +144,12 @@ def longest_gap_s(ledger: Ledger, slo_ms: float = SLO_MS) -> float:
 
 
 def measure(
-    times: int, spares: tuple[Spare, ...] = (True, "host", False), scene: Scene = EMULATED
+    times: int, spares: Sequence[str] = tuple(GOALS), scene: Scene = EMULATED
 ) -> Iterator[Figure]:
-    """So many kills with a spare, then with one in host memory, then without."""
+    """So many kills with each kind of spare."""
     untrue, rate = 0, f"{scene.rate_rps:,g} req/s of {scene.model}"
-    for spare in spares:
+    for kind in spares:
+        spare, which, goal = GOALS[kind]
         found: list[Kill] = []
         with fermata(**config(spare, scene)) as server:
             for _ in range(times):
@@ -157,7 +158,6 @@ def measure(
         name = f"the only backend killed {times} times at {rate}"
         untrue += sum(each.untrue for each in found)
         gap_s = max(each.gap_s for each in found)
-        which, goal = GOALS[spare]
         yield Figure(f"{name}: longest gap {which}", gap_s, "s", goal, at_most=True)
         lost = sum(each.lost + each.twice for each in found)
         yield Figure(f"{name}, {which}: lost or answered twice", lost, "", 0, at_most=True)

@@ -12,7 +12,7 @@ from PIL import Image
 pytest.importorskip("torchvision")
 
 from fermata.deployments.backend.execution.tensors import KeptPicture
-from fermata.deployments.backend.pictures.cutting import cut_all
+from fermata.deployments.backend.pictures.cutting import _kernels, cut_all, cut_by_products
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.kept_frames import KeptFrames
 from fermata.deployments.models.pictures.cuts import cut_out
@@ -75,6 +75,25 @@ def test_crops_are_those_of_a_frontend(how: Any) -> None:
     there = {seed: torch.from_numpy(frame(seed)).permute(2, 0, 1).cuda() for seed in range(7)}
     rows = cut_all(torch, [there[place % 7] for place in range(64)], bounds, spec)
     assert apart(rows, pictures, bounds, spec) <= LEVELS
+
+
+@pytest.mark.parametrize("how", ["stretch", "crop", "centre", "whole"])
+def test_kernels_cut_frames_of_several_sizes(how: Any) -> None:
+    spec, bounds = replace(SPEC, fit=how), boxes(12, 2)
+    pictures = [frame(place % 3)[: HEIGHT - 32 * (place % 3)] for place in range(12)]
+    bounds = [
+        (left, min(top, HEIGHT - 70), right, min(max(bottom, top + 1), HEIGHT - 65))
+        for left, top, right, bottom in bounds
+    ]
+    bounds = [(left, min(top, bottom - 1), right, bottom) for left, top, right, bottom in bounds]
+    there = [torch.from_numpy(each).permute(2, 0, 1).contiguous().cuda() for each in pictures]
+    kernels = _kernels()
+    assert kernels is not None
+    rows = kernels(torch, there, bounds, spec)
+    assert not kernels.broken
+    assert apart(rows, pictures, bounds, spec) <= LEVELS
+    by_products = cut_by_products(torch, there, bounds, spec)
+    assert apart(by_products, pictures, bounds, spec) <= LEVELS
 
 
 def test_frames_may_be_dropped_while_another_stream_reads_them() -> None:

@@ -2,18 +2,25 @@
 
 Scaling is a product with a matrix of weights along either side, as Pillow computes them. So boxes
 of all sizes share their kernels, and the results are those of
-`fermata.deployments.models.pictures.decoding.fit` but for rounding.
+`fermata.deployments.models.pictures.decoding.fit` but for rounding. GPUs have kernels of their own
+for it, where those can be compiled.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any
 
+from fermata.deployments.backend.execution.out_of_memory import is_out_of_memory
 from fermata.deployments.models.pictures.cuts import Bounds
 from fermata.deployments.models.pictures.picture import centre_part, reduction
 from fermata.deployments.specs.served_model import ImageSpec
 
 Tensor = Any
+KERNELS = "fermata.deployments.backend.pictures.cutting_kernels"
+log = logging.getLogger(__name__)
 CUBIC = -0.5
 """The parameter of Pillow's bicubic filter."""
 
@@ -78,6 +85,61 @@ def cut_all(
     torch: Any, frames: Sequence[Tensor], bounds: Sequence[Bounds], spec: ImageSpec
 ) -> Tensor:
     """Bytes [count, 3, height, width]: a part of each of these frames [3, h, w]."""
+    if frames[0].is_cuda and (kernels := _kernels()) is not None:
+        return kernels(torch, frames, bounds, spec)
+    return cut_by_products(torch, frames, bounds, spec)
+
+
+@cache
+def _kernels() -> "Kernels | None":
+    """The GPU's own kernels; None where nothing can compile them."""
+    try:
+        return Kernels(import_module(KERNELS).cut)
+    except ImportError as error:
+        log.info("parts of pictures are cut by matrices: %s", error)
+        return None
+
+
+class Kernels:
+    """Cuts by kernels of its own until one cannot be compiled, and by matrices from then on."""
+
+    def __init__(self, cut: Any) -> None:
+        self.cut = cut
+        self.broken = False
+
+    def __call__(
+        self, torch: Any, frames: Sequence[Tensor], bounds: Sequence[Bounds], spec: ImageSpec
+    ) -> Tensor:
+        if not self.broken:
+            rows = [_row(sides_of(each, spec)) for each in bounds]
+            try:
+                return self.cut(torch, frames, rows, (spec.height, spec.width), _is_cubic(spec))
+            # Compilers fail in ways of their own.
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                self.broken = True
+                log.warning("parts of pictures are cut by matrices, which is slower: %s", error)
+        return cut_by_products(torch, frames, bounds, spec)
+
+
+def _is_cubic(spec: ImageSpec) -> bool:
+    return spec.fit == "centre" or (spec.bicubic and spec.fit != "whole")
+
+
+def _row(sides: tuple[Side, Side]) -> list[float]:
+    """Both sides of a part, as they are told to a device."""
+    return [
+        float(value)
+        for side in sides
+        for value in (side.begin, side.scale, side.low, side.high, side.filled)
+    ]
+
+
+def cut_by_products(
+    torch: Any, frames: Sequence[Tensor], bounds: Sequence[Bounds], spec: ImageSpec
+) -> Tensor:
+    """The same on any device, with nothing to compile."""
     alike: dict[tuple[int, int], list[int]] = {}
     for place, frame in enumerate(frames):
         alike.setdefault((frame.shape[1], frame.shape[2]), []).append(place)
@@ -105,7 +167,7 @@ def _cut(torch: Any, frames: Sequence[Tensor], bounds: Sequence[Bounds], spec: I
     own = [places.setdefault(id(each), len(places)) for each in frames]
     given = list({id(each): each for each in frames}.values())
     told = _to_device(torch, own, [sides_of(each, spec) for each in bounds], first)
-    cubic = spec.fit == "centre" or (spec.bicubic and spec.fit != "whole")
+    cubic = _is_cubic(spec)
     across = _weights(torch, told[:, 1:6], width, spec.width, cubic).to(kind)
     down = _weights(torch, told[:, 6:11], height, spec.height, cubic).to(kind)
     count = len(frames)
@@ -122,11 +184,7 @@ def _to_device(
     torch: Any, own: Sequence[int], sides: Sequence[tuple[Side, Side]], like: Tensor
 ) -> Tensor:
     """A row for each part: its frame's place, then both of its sides. One copy, not waited for."""
-    rows = [
-        [float(place), *(float(value) for side in pair for value in
-                         (side.begin, side.scale, side.low, side.high, side.filled))]
-        for place, pair in zip(own, sides, strict=True)
-    ]  # fmt: skip
+    rows = [[float(place), *_row(pair)] for place, pair in zip(own, sides, strict=True)]
     told = torch.tensor(rows, dtype=torch.float32)
     if not like.is_cuda:
         return told

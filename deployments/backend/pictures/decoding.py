@@ -41,6 +41,12 @@ class DeviceDecoder:
         # The decoder only reads the bytes.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
+    def warm_up(self) -> None:
+        """Cut one part: its kernels may have to be compiled first."""
+        frame = self.torch.zeros((3, 32, 32), dtype=self.torch.uint8, device=self.device)
+        if self.spec.fit not in ("page", "line"):
+            cut_all(self.torch, [frame], [(4, 4, 20, 28)], self.spec)
+
     def __call__(self, encoded: Sequence[Encoded]) -> tuple[Tensor, dict[int, str]]:
         """Bytes [count, 3, height, width] on the device, and why some pictures are none.
 

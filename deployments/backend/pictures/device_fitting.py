@@ -4,6 +4,7 @@ The results are those of `fermata.deployments.models.pictures.decoding` but for 
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from fermata.deployments.models.pictures.picture import CROP_MARGIN, reduction
@@ -83,9 +84,14 @@ def normalise(torch: Any, fitted: Tensor, spec: ImageSpec, dtype: str) -> Tensor
     """In the type of the model's input; all but bytes are normalised."""
     made = fitted
     if dtype != "uint8":
-        mean, std = (
-            torch.tensor(given, device=fitted.device).reshape(3, 1, 1)
-            for given in (spec.mean, spec.std)
-        )
-        made = (fitted * (1 / (255 * std)) - mean / std).to(getattr(torch, dtype))
+        factor, less = _scales(torch, tuple(spec.mean), tuple(spec.std), fitted.device)
+        made = (fitted * factor - less).to(getattr(torch, dtype))
     return made.permute(0, 2, 3, 1) if spec.channels_last else made
+
+
+@lru_cache(64)
+def _scales(torch: Any, mean: tuple[float, ...], std: tuple[float, ...], device: Any) -> Any:
+    """Factor and offset of each channel. Kept, since whoever copies them to a device waits until it
+    has done all that was asked of it before."""
+    means, stds = (torch.tensor(given, device=device).reshape(3, 1, 1) for given in (mean, std))
+    return 1 / (255 * stds), means / stds

@@ -58,6 +58,8 @@ class PictureRunner:
 
     def warm_up(self) -> None:
         """Decode pictures once, a single one and a full batch: the first ones take a second."""
+        if self.decoder is not None:
+            self.decoder.warm_up()
         item = np.empty((1,), dtype=object)
         item[0] = encode_jpeg(np.zeros(WARM_UP_FRAME, np.uint8))
         for size in sorted({1, self.batch_size_max}):

@@ -1,8 +1,10 @@
 """Queries at a frontend: parts that are begun, handed on and ended; one answer each."""
 
+import random
+
 import numpy as np
 import pytest
-from query_requests_world import World, pipelines_of_three, result_of, split
+from query_requests_world import World, pipelines_of_three, result_of
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.tensors import RawTensor, add_input, from_array, to_array
@@ -11,6 +13,7 @@ from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.outcomes import Outcome, Refusal, drop_refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.requests.queries.parts import Origin
+from fermata.deployments.frontend.requests.tracing.traces import Tracer
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
@@ -364,7 +367,7 @@ def test_what_is_learnt_of_answers_outlasts_refusals_beside_them(models: Registr
 def test_work_on_much_data_is_not_taken_for_work_on_little(models: Registry) -> None:
     world = World(models)
     for rid, numbers in ((1, 1), (2, 1), (3, 10_000)):
-        world.open("chain")
+        world.open("twice")
         world.end(rid, result_of(rid, *[0.0] * numbers))
         world.end(rid, drop_refusal(DropReason.CANCELLED))
     little, again, much = world.costs
@@ -372,15 +375,35 @@ def test_work_on_much_data_is_not_taken_for_work_on_little(models: Registry) -> 
     assert much is not little
 
 
+def test_a_query_that_is_refused_at_once_leaves_its_span(models: Registry) -> None:
+    tracer = Tracer(1.0, random.Random(1))
+    world = World(models, observer=tracer, refuses="first")
+    assert isinstance(world.open("chain"), Refusal)
+    (span,) = tracer.take()
+    assert (span.name, span.failed) == ("query", "memory")
+    assert span.attributes == {"fermata.application": "chain"}
+
+
+def test_a_function_of_the_users_never_runs_on_the_loop(models: Registry) -> None:
+    # However short it was so far, it may wait for something the next time.
+    world = World(models)
+    world.open("joined")
+    world.found(1, 1.0, 2.0)
+    assert world.costs == [None]
+    world.found(2, 1.0)
+    world.found(3, 1.0)
+    assert world.costs == [None, None]
+
+
 def test_a_picture_that_is_still_to_be_decoded_is_never_decoded_on_the_loop() -> None:
     detector = {"name": "d", "model": "emulated", "latency_ms": [1.0] * 8}
     given = {"shape": [3, 8, 8], "image": True}
     row = {"name": "look", "slo_ms": 100, "input": given, "variants": [detector]}
     second = {**row, "name": "again", "variants": [{**detector, "name": "e"}]}
-    function = f"{split.__module__}:split"
-    stages = [{"application": "look"}, {"application": "again", "transform": function}]
+    first = {**row, "labels": ["0", "180"]}
+    stages = [{"application": "look"}, {"application": "again", "transform": {"turn": {}}}]
     pictures = {"name": "pictures", "slo_ms": 100, "stages": stages}
-    config = read_config({"applications": [row, second], "pipelines": [pictures]})
+    config = read_config({"applications": [first, second], "pipelines": [pictures]})
     world = World(registry(config))
     request = pb.ModelInferRequest(model_name="pictures")
     add_input(request, from_array("input", np.array([b"a picture"], object)))

@@ -18,7 +18,7 @@ class QueryObserver(Protocol):
         """Inputs of a next stage, or the answer, were made in this time; waiting included."""
 
     def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
-        """The client gets its answer."""
+        """The client gets its answer; a query that is refused at once has the id -1."""
 
 
 class RequestObserver:

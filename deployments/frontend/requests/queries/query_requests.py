@@ -101,8 +101,11 @@ class QueryRequests:
     def _reads(
         self, query: OpenQuery, parts: Sequence[QueryPartRecord], made: Sequence[int]
     ) -> int | None:
-        """Bytes of these parts, of which inputs of these stages are made."""
+        """Bytes of these parts, of which inputs of these stages are made. None where a function of
+        the user's makes some: short as it was so far, it may wait for something the next time."""
         stages, cut = [query.pipeline.stages[each] for each in made], self.backends_cut
+        if any(each.transform.kind == "function" for each in stages):
+            return None
         looked_at = any(reads_picture(part.given, stage, cut) for part in parts for stage in stages)
         return bytes_read(parts, looked_at)
 
@@ -114,11 +117,11 @@ class QueryRequests:
         refusal = unfit(request)
         answer_ns = self.answer_time(request.model.name).planned_ns
         query = OpenQuery(request, on_answer, now_ns, self.router_takes, answer_ns)
+        if self.means.observer is not None:
+            query.trace = self.means.observer.begin_query(
+                now_ns, query.application, request.traceparent
+            )
         if refusal is None:
-            if self.means.observer is not None:
-                query.trace = self.means.observer.begin_query(
-                    now_ns, query.application, request.traceparent
-                )
             stage = query.pipeline.stages[0]
             first = QueryPartRecord(0, replace(request.input, model=stage.model))
             query.add(first)
@@ -130,6 +133,8 @@ class QueryRequests:
                 query.timer = self.means.call_later(wait_ns, partial(self._expire, query))
                 return rid
             refusal = rid
+        if query.trace is not None:
+            query.trace.end(now_ns, query.rid, refusal)
         self._on_refused(now_ns, query, refusal)
         return refusal
 

@@ -23,10 +23,6 @@ MADE_MAX = 1024
 """Inputs that one result may make: more of them would keep others waiting."""
 
 
-OF_PICTURES = frozenset(("crop", "turn", "function"))
-"""Kinds of transforms that decode the picture of the stage before, or may do so."""
-
-
 class TransformError(Exception):
     """The inputs of a stage cannot be made of a result."""
 
@@ -212,11 +208,12 @@ def cut_by_backends(given: RequestInput, stage: ServedStage, backends_cut: bool)
 
 
 def reads_picture(given: RequestInput, stage: ServedStage, backends_cut: bool) -> bool:
-    """Whether the pixels of this input may be looked at to make those of a stage."""
+    """Whether the pixels of this input are looked at to make those of a stage, unless a function
+    of the user's does so."""
     kind = stage.transform.kind
     if kind == "crop":
         return not cut_by_backends(given, stage, backends_cut)
-    return kind in OF_PICTURES or (kind == "input" and given.cut is not None)
+    return kind == "turn" or (kind == "input" and given.cut is not None)
 
 
 def _cut(

@@ -207,7 +207,9 @@ class QueryTrace(QueryObserver):
 
     def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
         failed = outcome.reason if isinstance(outcome, Refusal) else ""
-        about, context = {**self.about, "fermata.request": rid}, self.context
+        # One that is refused at once has no id.
+        about = self.about if rid < 0 else {**self.about, "fermata.request": rid}
+        context = self.context
         self.tracer.spans.append(
             Span(
                 context.trace_id,

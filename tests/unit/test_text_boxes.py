@@ -91,8 +91,9 @@ CUTS = (
 def test_cuts_are_those_of_the_package(
     quad: list[int], shape: tuple[int, ...], sums: list[int], pixel: tuple[int, ...]
 ) -> None:
-    cut = cut_quad(picture(), np.array(quad, np.float32))
-    assert cut is not None
+    found = cut_quad(picture(), np.array(quad, np.float32))
+    assert found is not None
+    cut, _ = found
     assert cut.shape == shape
     assert cut.astype(int).sum(axis=(0, 1)) == pytest.approx(sums, abs=5)
     assert tuple(cut[3, 4].tolist()) == pixel
@@ -137,11 +138,12 @@ def test_a_cut_of_a_whole_picture_takes_little_more_memory_than_that() -> None:
     ramp = np.add.outer(np.arange(400) / 4, np.arange(600) / 4)
     page = np.repeat(ramp[:, :, None], 3, axis=2).astype(np.uint8)
     tracemalloc.start()
-    cut = cut_quad(page, np.array([5, 2, 597, 5, 595, 398, 2, 394], np.float32))
+    found = cut_quad(page, np.array([5, 2, 597, 5, 595, 398, 2, 394], np.float32))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 24 * page.nbytes
-    assert cut is not None
+    assert found is not None
+    cut, _ = found
     assert cut.shape == (393, 593, 3)
     # It is made in strips, which leave no seams.
     assert np.abs(np.diff(cut.astype(int), axis=0)).max() <= 1

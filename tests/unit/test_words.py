@@ -22,6 +22,7 @@ from fermata.deployments.frontend.requests.queries.parts import (
 from fermata.deployments.frontend.requests.queries.transforms import TransformError, make_inputs
 from fermata.deployments.models.catalog import EMBEDDED, describe, open_model
 from fermata.deployments.models.pictures.decoding import fit
+from fermata.deployments.models.pictures.pixel_map import PixelMap
 from fermata.deployments.models.words import pp_ocr
 from fermata.deployments.specs.pipelines import ServedPipeline
 from fermata.deployments.specs.served_model import ImageSpec
@@ -150,7 +151,8 @@ def test_boxes_at_an_angle_move_with_their_crop() -> None:
     assert card is not None
     assert card.boxes is not None
     rows = np.array([[1, 2, 3, 4, 5, 6, 7, 8, 0.5]], np.float32)
-    assert moved(rows, card.boxes, (10, 20)).tolist() == [[11, 22, 13, 24, 15, 26, 17, 28, 0.5]]
+    lies = PixelMap.moved(10, 20)
+    assert moved(rows, card.boxes, lies).tolist() == [[11, 22, 13, 24, 15, 26, 17, 28, 0.5]]
 
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")

@@ -73,7 +73,7 @@ def in_frame(array: Array, boxes: BoxOptions, placement: Placement) -> Array:
     corners = given if boxes.format == "quad" else as_corners(given, boxes)
     moved = corners * _each(placement.scale, count) + _each(placement.offset, count)
     height, width = placement.frame
-    found = _as_given(np.clip(moved, 0, _each((width, height), count)), boxes)
+    found = as_given(np.clip(moved, 0, _each((width, height), count)), boxes)
     rows[..., :count] = found if array.dtype.kind == "f" else np.rint(found)
     # In the order of the dimensions that it came with.
     return np.ascontiguousarray(np.moveaxis(rows, -1, axis))
@@ -104,7 +104,7 @@ def as_corners(given: Array, boxes: BoxOptions) -> Array:
     return given
 
 
-def _as_given(corners: Array, boxes: BoxOptions) -> Array:
+def as_given(corners: Array, boxes: BoxOptions) -> Array:
     """The format that the boxes came in."""
     first, last = corners[..., :2], corners[..., 2:]
     if boxes.format == "yxyx":

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fermata.deployments.models.pictures.picture import Pixels
+from fermata.deployments.models.pictures.pixel_map import PixelMap
 
 Array = NDArray[Any]
 CUBIC = -0.75
@@ -26,9 +27,9 @@ def whole_corners(quad: Array, height: int, width: int) -> Array:
     return np.clip(np.rint(quad.reshape(4, 2)), 0, (width - 1, height - 1))
 
 
-def cut_quad(picture: Pixels, quad: Array) -> Pixels | None:
-    """A line of text, clockwise from its upper left corner, as an upright picture; None where it
-    is too small to hold text."""
+def cut_quad(picture: Pixels, quad: Array) -> tuple[Pixels, PixelMap] | None:
+    """A line of text, clockwise from its upper left corner, as an upright picture, and its place
+    in the other; None where it is too small to hold text."""
     if not np.isfinite(quad).all():
         return None
     corners = whole_corners(quad, *picture.shape[:2])
@@ -38,13 +39,15 @@ def cut_quad(picture: Pixels, quad: Array) -> Pixels | None:
     width, height = int(max(sides[0], sides[2])), int(max(sides[1], sides[3]))
     (left, top), (right, bottom) = corners[0].astype(int), corners[2].astype(int)
     if corners.tolist() == [[left, top], [right, top], [right, bottom], [left, bottom]]:
-        cut = picture[top:bottom, left:right]
+        cut, lies = picture[top:bottom, left:right], PixelMap.moved(left, top)
     else:
         matrix = _perspective(corners, width, height)
         if matrix is None:
             return None
-        cut = _warp(picture, matrix, width, height)
-    return np.ascontiguousarray(np.rot90(cut) if height >= UPRIGHT * width else cut)
+        cut, lies = _warp(picture, matrix, width, height), PixelMap.of(matrix)
+    if height >= UPRIGHT * width:
+        cut, lies = np.rot90(cut), lies.after(PixelMap.turned(1, *cut.shape[:2]))
+    return np.ascontiguousarray(cut), lies
 
 
 def _perspective(corners: Array, width: int, height: int) -> Array | None:

@@ -8,7 +8,8 @@ import numpy as np
 from fermata.applications.server_options import BoxOptions
 from fermata.clients.wire.tensors import Array, join_bytes
 from fermata.deployments.frontend.requests.queries.parts import QueryPartRecord, result_of
-from fermata.deployments.models.pictures.boxes import numbers_of
+from fermata.deployments.models.pictures.boxes import as_corners, as_given, numbers_of
+from fermata.deployments.models.pictures.pixel_map import WHOLE, PixelMap
 from fermata.deployments.specs.pipelines import ANSWER, ServedPipeline, ServedStage
 from fermata.foundation.json_types import Json
 from fermata.router.links.messages import Result
@@ -62,8 +63,8 @@ def _part(
         first = next(iter(outputs))
         found |= {"classes": _best(outputs.pop(first), stage)}
     boxes = stage.model.boxes
-    if boxes is not None and origin is not None and boxes.output in outputs:
-        outputs[boxes.output] = moved(outputs[boxes.output], boxes, origin.box[:2])
+    if boxes is not None and record.lies != WHOLE and boxes.output in outputs:
+        outputs[boxes.output] = moved(outputs[boxes.output], boxes, record.lies)
     found |= {"outputs": {name: _plain(array) for name, array in outputs.items()}}
     return found
 
@@ -77,18 +78,20 @@ def _best(scores: Array, stage: ServedStage) -> list[Json]:
     ]
 
 
-def moved(array: Array, boxes: BoxOptions, by: tuple[float, float]) -> Array:
-    """Boxes of a crop, in pixels of the picture that it was cut out of."""
+def moved(array: Array, boxes: BoxOptions, lies: PixelMap) -> Array:
+    """Boxes of a cut, in pixels of the picture that it was cut out of. Upright ones of a slanted
+    cut become those around them."""
     axis = 0 if boxes.axis == "first" else -1
     rows = np.moveaxis(np.array(array), axis, -1)
     if not rows.size:
         return array
-    across, down = by
-    first = (down, across) if boxes.format == "yxyx" else (across, down)
     count = numbers_of(boxes)
-    corners = boxes.format in ("xyxy", "yxyx", "quad")
-    offset = np.array(first * (count // 2) if corners else (*first, 0.0, 0.0))
-    rows[..., :count] = (rows[..., :count] + offset).astype(rows.dtype)
+    given = rows[..., :count].astype(np.float64)
+    if boxes.format == "quad":
+        found = lies.points(given.reshape(*given.shape[:-1], 4, 2)).reshape(given.shape)
+    else:
+        found = as_given(lies.boxes(as_corners(given, boxes)), boxes)
+    rows[..., :count] = found.astype(rows.dtype)
     return np.moveaxis(rows, -1, axis)
 
 

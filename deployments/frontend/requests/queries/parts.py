@@ -8,6 +8,7 @@ from fermata.clients.wire.tensors import Array, RawTensor, to_array
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.own_pixels import OutputTensor, in_own_pixels
 from fermata.deployments.models.pictures.decoding import Pixels
+from fermata.deployments.models.pictures.pixel_map import WHOLE, PixelMap
 from fermata.deployments.specs.pipelines import ServedStage
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.router.links.messages import Result
@@ -32,6 +33,8 @@ class MadeInput:
 
     given: RequestInput
     origin: Origin | None = None
+    lies: PixelMap = WHOLE
+    """From pixels of its picture to the client's."""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,8 @@ class QueryPartRecord:
     """Place among the parts of its stage."""
     parent: "QueryPartRecord | None" = None
     origin: Origin | None = None
+    lies: PixelMap = WHOLE
+    """From pixels of its picture to the client's."""
     result: Result | None = None
     missing: str = ""
     """Reason why there is no result."""

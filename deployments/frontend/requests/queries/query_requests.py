@@ -224,7 +224,7 @@ class QueryRequests:
         return [
             (place, made)
             for place in edges
-            for made in make_inputs(result, stages[place], record.origin)
+            for made in make_inputs(result, stages[place], record.origin, record.lies)
         ]
 
     def _on_made(
@@ -270,7 +270,9 @@ class QueryRequests:
         # A join is tried once: without a result it has ended, too.
         query.ended[record.stage] += record.result is not None or graph.stages[record.stage].join
         for place, each in made:
-            child = QueryPartRecord(place, each.given, parent=record, origin=each.origin)
+            child = QueryPartRecord(
+                place, each.given, parent=record, origin=each.origin, lies=each.lies
+            )
             self._submit(now_ns, query, child, rid)
         due = graph.due_joins(query.open, query.ended) if graph.joins else []
         if not due or query.settled:

@@ -14,6 +14,7 @@ from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.queries.parts import MadeInput, Origin, StageResult
 from fermata.deployments.models.pictures.boxes import as_corners, numbers_of
 from fermata.deployments.models.pictures.cuts import CUT_FITS, bounds_of, cut_out
+from fermata.deployments.models.pictures.pixel_map import WHOLE, PixelMap
 from fermata.deployments.models.pictures.quads import cut_quad
 from fermata.deployments.specs.pipelines import CropChoice, RowChoice, ServedStage, TurnChoice
 from fermata.deployments.specs.served_model import ServedModel
@@ -23,27 +24,31 @@ MADE_MAX = 1024
 """Inputs that one result may make: more of them would keep others waiting."""
 
 
+Box = tuple[float, float, float, float]
+
+
 class TransformError(Exception):
     """The inputs of a stage cannot be made of a result."""
 
 
 def make_inputs(
-    result: StageResult, stage: ServedStage, origin: Origin | None = None
+    result: StageResult, stage: ServedStage, origin: Origin | None = None, lies: PixelMap = WHOLE
 ) -> list[MadeInput]:
-    """Inputs of a stage, made of one result; `origin` is that of the result's own input."""
+    """Inputs of a stage, made of one result; `origin` and `lies` are of the result's own input."""
     how, model = stage.transform, stage.model
     try:
         if how.kind == "crop":
-            made = _crops(result, stage, origin)
+            made = _crops(result, stage, lies)
         elif how.kind == "filter":
             made = [MadeInput(_read(model, row)) for row in _rows(result, how.rows)]
         elif how.kind == "turn":
-            made = [MadeInput(_read(model, _turned(result, how.turn)), origin)]
+            pixels, turned = _turned(result, how.turn)
+            made = [MadeInput(_read(model, pixels), origin, lies.after(turned))]
         elif how.kind == "function":
             rows = _called(how.function)(result)
             made = [MadeInput(_read(model, row)) for row in _listed(how.function, rows)]
         elif how.kind == "input":
-            made = [MadeInput(_given_again(model, result), origin)]
+            made = [MadeInput(_given_again(model, result), origin, lies)]
         else:
             made = [MadeInput(_read_raw(model, _outputs_for(model, result)))]
     except BadRequestError as error:
@@ -158,7 +163,7 @@ def _rows(result: StageResult, choice: RowChoice) -> list[Array]:
     return [rows[each] for each in _best(scores, len(rows), choice.score_min, choice.top_k)]
 
 
-def _crops(result: StageResult, stage: ServedStage, origin: Origin | None) -> list[MadeInput]:
+def _crops(result: StageResult, stage: ServedStage, lies: PixelMap) -> list[MadeInput]:
     choice, options = stage.transform.crop, result.model.boxes
     assert options is not None, "checked at the start"
     found = result.outputs[options.output]
@@ -172,23 +177,22 @@ def _crops(result: StageResult, stage: ServedStage, origin: Origin | None) -> li
     corners = as_corners(given, options)
     is_quad = options.format == "quad"
     passed_on = cut_by_backends(result.given, stage, result.backends_cut)
-    left, top = (0.0, 0.0) if origin is None else origin.box[:2]
     made: list[MadeInput] = []
     for place in _best(scores, len(rows), choice.score_min, len(rows)):
         label = _label(result.model, numbers, place)
         if not _is_chosen(choice, numbers, place, label):
             continue
         if is_quad:
-            part = _cut_quad(result, stage.model, given[place])
+            cut = _cut_quad(result, stage.model, given[place])
         else:
-            part = _cut(result, stage.model, corners[place], passed_on)
-        if part is None:
+            cut = _cut(result, stage.model, corners[place], passed_on)
+        if cut is None:
             continue
-        x, y, right, bottom = (float(each) for each in corners[place])
-        where = x + left, y + top, right + left, bottom + top
+        part, inside = cut
         score = None if scores is None else float(scores[place])
-        quad = tuple((given[place] + np.array((left, top) * 4)).tolist()) if is_quad else ()
-        made.append(MadeInput(part, Origin(where, label, score, quad)))
+        shape = given[place].reshape(4, 2) if is_quad else None
+        box, quad = _placed(lies, corners[place], shape)
+        made.append(MadeInput(part, Origin(box, label, score, quad), lies.after(inside)))
         if len(made) == choice.top_k:
             break
     return made
@@ -216,25 +220,40 @@ def reads_picture(given: RequestInput, stage: ServedStage, backends_cut: bool) -
     return kind == "turn" or (kind == "input" and given.cut is not None)
 
 
+def _placed(lies: PixelMap, box: Array, quad: Array | None) -> tuple[Box, tuple[float, ...]]:
+    """A box in the client's pixels, and its four corners there where it lies at an angle."""
+    if quad is None and lies.keeps_boxes:
+        left, top, right, bottom = lies.boxes(box).tolist()
+        return (left, top, right, bottom), ()
+    corners = lies.corners(box) if quad is None else lies.points(quad)
+    left, top = corners.min(axis=0).tolist()
+    right, bottom = corners.max(axis=0).tolist()
+    return (left, top, right, bottom), tuple(corners.reshape(-1).tolist())
+
+
 def _cut(
     result: StageResult, model: ServedModel, box: Array, passed_on: bool
-) -> RequestInput | None:
-    """A box of the picture as an input; None where it lies outside."""
+) -> tuple[RequestInput, PixelMap] | None:
+    """A box of the picture as an input, and its place; None where it lies outside."""
     bounds = bounds_of(box, result.frame)
     if bounds is None:
         return None
+    lies = PixelMap.moved(*bounds[:2])
     if passed_on:
-        return result.given.cut_out(model, result.result.rid, bounds)
-    return _read(model, cut_out(result.picture, bounds))
+        return result.given.cut_out(model, result.result.rid, bounds), lies
+    return _read(model, cut_out(result.picture, bounds)), lies
 
 
-def _cut_quad(result: StageResult, model: ServedModel, quad: Array) -> RequestInput | None:
-    pixels = cut_quad(result.picture, quad)
-    return None if pixels is None else _read(model, pixels)
+def _cut_quad(
+    result: StageResult, model: ServedModel, quad: Array
+) -> tuple[RequestInput, PixelMap] | None:
+    found = cut_quad(result.picture, quad)
+    return None if found is None else (_read(model, found[0]), found[1])
 
 
-def _turned(result: StageResult, choice: TurnChoice) -> Array:
-    """The picture that a stage was given, turned upright where the stage is sure of its degrees."""
+def _turned(result: StageResult, choice: TurnChoice) -> tuple[Array, PixelMap]:
+    """The picture that a stage was given, turned upright where the stage is sure of its degrees,
+    and its place in the one before."""
     outputs = result.outputs
     name = choice.scores or next(iter(outputs))
     if name not in outputs:
@@ -244,7 +263,9 @@ def _turned(result: StageResult, choice: TurnChoice) -> Array:
         raise BadRequestError(f"{name} has {len(scores)} scores for {len(labels)} classes")
     best = int(np.argmax(scores))
     quarters = int(labels[best]) // 90 if scores[best] >= choice.score_min else 0
-    return np.ascontiguousarray(np.rot90(result.picture, quarters))
+    picture = result.picture
+    turned = np.ascontiguousarray(np.rot90(picture, quarters))
+    return turned, PixelMap.turned(quarters, *picture.shape[:2])
 
 
 def _column(result: StageResult, name: str, rows: Array, place: int) -> Array | None:

@@ -122,23 +122,28 @@ def _measure_size(
     held = device.used_bytes()
     device.reset_peak()
     # Counted with the run: inputs, and what a captured graph sets aside.
-    batch = make_batch(size)
+    made = [make_batch(size)]
     end_at_ns = clock() + effort.budget_ns
-    for _ in range(effort.warm_up):
+
+    def took_ns() -> int:
+        # None is made that is not run: it would keep what it was staged in for ever.
+        batch = made.pop() if made else make_batch(size)
+        started_ns = clock()
         run(batch)
-        batch = make_batch(size) if renew else batch
         device.synchronize()
+        if not renew:
+            made.append(batch)
+        return clock() - started_ns
+
+    for _ in range(effort.warm_up):
+        took_ns()
         if clock() >= end_at_ns:
             break
     # Read after the warm-up: allocators keep what the first runs took, so later ones show nothing.
     dynamic = max(0, device.peak_bytes() - held)
     taken: list[int] = []
     while len(taken) < effort.runs_min or (len(taken) < effort.runs_max and clock() < end_at_ns):
-        started_ns = clock()
-        run(batch)
-        device.synchronize()
-        taken.append(clock() - started_ns)
-        batch = make_batch(size) if renew else batch
+        taken.append(took_ns())
     taken.sort()
     check_positive(f"run time at batch {size}, in ns", taken[0])
     return Row(size, percentile(taken, 50), percentile(taken, 99), len(taken), dynamic)

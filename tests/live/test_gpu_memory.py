@@ -4,6 +4,7 @@ Somebody else's memory is played by a tensor that leaves only as much as a test 
 """
 
 import queue
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,12 +16,14 @@ import pytest
 pytest.importorskip("torch")
 
 from fermata.deployments.backend.execution.executor import INLINE_BYTES, BatchOutcome, Executor
-from fermata.deployments.backend.execution.graphs import GraphRunner
+from fermata.deployments.backend.execution.graphs import STAGED, GraphRunner
 from fermata.deployments.backend.execution.out_of_memory import NoRoomError, release_memory
 from fermata.deployments.backend.loaders import load_runner
 from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.profiling import measure_runner
 from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.specs.backend import ModelSpec
+from fermata.profiles.devices import Cuda
 
 torch: Any = import_module("torch")
 pytestmark = [
@@ -117,6 +120,13 @@ def bench() -> Iterator[Bench]:
     made.executor.stop()
 
 
+def test_buffers_are_free_once_a_model_is_profiled() -> None:
+    runner = GraphRunner(wide(looks=False), BATCH)
+    spec = ModelSpec("wide", f"{__name__}:wide", BATCH, SHAPE, "FP32")
+    measure_runner(spec, runner, Cuda(), time.monotonic_ns)
+    assert runner.free.qsize() == STAGED
+
+
 def test_a_batch_that_does_not_fit_runs_in_halves_and_whole_again_later(bench: Bench) -> None:
     runner = GraphRunner(wide(looks=True), BATCH)
     assert runner.eager
@@ -159,7 +169,7 @@ def test_graphs_are_captured_of_the_sizes_that_fit(bench: Bench) -> None:
 
 
 def test_a_model_that_does_not_fit_says_so_and_leaves_nothing_behind() -> None:
-    spec = ModelSpec("heavy", "test_gpu_memory:heavy", 4, half=False)
+    spec = ModelSpec("heavy", "test_gpu_memory:heavy", 4, precision="fp32")
     budget = MemoryBudget()
     with only_left(256):
         before = torch.cuda.memory_allocated()

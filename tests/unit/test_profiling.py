@@ -67,6 +67,12 @@ def test_what_runs_is_timed_and_staging_is_not() -> None:
     assert (found.name, found.input) == ("small", "64")
 
 
+def test_no_batch_is_staged_that_is_not_run() -> None:
+    runner = Metered()
+    measure_runner(SPEC, runner, Cpu(1), runner.clock, EFFORT)
+    assert runner.staged == runner.runs > 0
+
+
 class Padded(Metered):
     """As captured: batches run at the next of these sizes."""
 

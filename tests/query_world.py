@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
-from fermata.router.core.events import Dispatch, Drop
+from fermata.router.core.events import GOOD, Dispatch, Drop, DropReason
 from fermata.router.core.queries.flow import RULES, QueryRules
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query_table import Query, QueryTable
@@ -14,6 +14,15 @@ from fermata.router.policies.pipelines.stages import STAGES, StageThread
 
 FanOutOf = Callable[[int, int], int]
 """Requests that a result of a stage makes on an edge."""
+
+
+FunctionOf = Callable[[Query], Sequence[int] | str]
+"""A step of a query's function, where nothing of it is open: the stages that it calls now, or how
+the query ends; empty: well, if it is in time."""
+
+
+def return_at_once(query: Query) -> str:
+    return ""
 
 
 class QueryWorld:
@@ -50,6 +59,8 @@ class QueryWorld:
         self.drops: list[int] = []
         self.ends: dict[int, list[str]] = {}
         self.killed: set[int] = set()
+        self.function: FunctionOf = return_at_once
+        """Of pipelines that have one."""
         for backend in range(backends):
             self.engine.on_backend_up(0, backend)
 
@@ -111,6 +122,26 @@ class QueryWorld:
         return self.table.flows[pipeline].pipeline.stages[stage].children
 
     def _settle(self) -> None:
+        self._carry_out()
+        while self._step():
+            self._carry_out()
+        for query in self.table.take_ended():
+            self.ends.setdefault(query.qid, []).append(query.outcome)
+
+    def _step(self) -> bool:
+        """Let functions go on that wait for nothing; false where there are none."""
+        idle = [each for each in self.table.queries.values() if each.called and not each.parts]
+        for query in idle:
+            what = self.function(query)
+            if isinstance(what, str):
+                in_time = self.now_ns <= query.deadline_ns
+                ended = what or (GOOD if in_time else DropReason.LATE)
+                assert self.table.on_return(self.now_ns, query.qid, ended)
+            else:
+                self.table.on_calls(self.now_ns, [(query.qid, place) for place in what])
+        return bool(idle)
+
+    def _carry_out(self) -> None:
         while effects := self.engine.take_effects():
             for effect in effects:
                 if isinstance(effect, Dispatch) and self.engine.is_current(effect):
@@ -118,8 +149,6 @@ class QueryWorld:
                 elif isinstance(effect, Drop):
                     self.drops.append(effect.request.rid)
                     self.table.on_drop(self.now_ns, effect.request.rid, effect.reason)
-        for query in self.table.take_ended():
-            self.ends.setdefault(query.qid, []).append(query.outcome)
 
     def _begin_run(self, effect: Dispatch) -> None:
         batch = effect.batch

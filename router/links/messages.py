@@ -136,15 +136,19 @@ class QueryPart(msgspec.Struct, array_like=True, frozen=True):
     """Place among the pipeline's stages."""
     parent: int = -1
     """The request whose result it is made of, or that the join waited for last; -1: it begins the
-    query, which has its id."""
+    query, which has its id unless `query` tells another."""
+    query: int = -1
+    """Id of the query whose function calls its stage; -1: it is a part of a graph."""
 
 
 class HandedOn(msgspec.Struct, tag=17, array_like=True, frozen=True):
-    """The result of a query's part has been taken up: what is made of it was submitted before."""
+    """The result of a query's part has been taken up: what is made of it was submitted before. With
+    a query's id: its function has ended."""
 
     rid: int
     lost: str = ""
-    """Reason why there is no result, where the answer may be partial."""
+    """Reason why there is no result, where the answer may be partial; of a query, how it has ended
+    if not well."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):

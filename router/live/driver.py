@@ -176,12 +176,16 @@ class LiveRouter:
     def on_messages(self, link: LinkPeer, messages: list[Message]) -> None:
         now_ns = self.clock()
         if link.peer.role == "frontend":
+            queries = self.queries
             for message in messages:
                 if isinstance(message, Submit):
                     self.submissions.submit(now_ns, link, message)
-                elif isinstance(message, Cancel):
-                    if self.queries is not None:
-                        self.queries.on_cancel(now_ns, message.rid)
+                    continue
+                if queries is not None and queries.calling:
+                    queries.pass_on(now_ns, link)
+                if isinstance(message, Cancel):
+                    if queries is not None:
+                        queries.on_cancel(now_ns, message.rid)
                     self.engine.on_cancel(now_ns, message.rid)
                 elif isinstance(message, HandedOn):
                     self._hand_on(now_ns, link, message)
@@ -197,6 +201,8 @@ class LiveRouter:
                     self._on_stats(link, message)
                 else:
                     self._stray(link, message)
+            if queries is not None and queries.calling:
+                queries.pass_on(now_ns, link)
         else:
             for message in messages:
                 if isinstance(message, Done):

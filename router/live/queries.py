@@ -2,7 +2,8 @@
 
 Frontends make the inputs of the stages that follow. They submit those, and then say that the
 result has been handed on (`HandedOn`), which is when the query table hears of its end. A stage
-that nothing follows has ended with its batch.
+that nothing follows has ended with its batch. So has one that a function calls, whose end is told
+in the same way: by the id of its query.
 """
 
 from collections import deque
@@ -11,11 +12,11 @@ from typing import Final
 
 from fermata.foundation.learnt_time import LearntTime
 from fermata.router.assembly import Assembly
-from fermata.router.core.events import Batch, Drop, DropReason, Request
+from fermata.router.core.events import GOOD, Batch, Drop, DropReason, Request
 from fermata.router.core.outbox import FOR_WANT
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query_table import Part, Query, QueryTable
-from fermata.router.links.messages import Dropped, HandedOn, Submit, frontend_of
+from fermata.router.links.messages import Dropped, HandedOn, QueryPart, Submit, frontend_of
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
 
@@ -79,6 +80,10 @@ class LiveQueries:
         """Ids of all that has arrived so."""
         self.doubts: dict[int, str] = {}
         """By query: why a part of it was dropped that may have its result all the same."""
+        self.calling: list[Submit] = []
+        """Calls of functions that have come with the messages that are being read."""
+        self.ran_last: dict[int, Part] = {}
+        """By query with a function: the call whose batch ended last, until another call comes."""
         self.hand_on = {application: LearntTime() for application in self.table.budgets}
         """By application: time from the end of a batch to the requests made of its results."""
         self.outcomes: list[dict[str, int]] = [{} for _ in graphs]
@@ -97,21 +102,65 @@ class LiveQueries:
         assert part is not None
         if part.pipeline not in self.numbers:
             return False
+        if self.table.flows[self.numbers[part.pipeline]].pipeline.called:
+            return self._on_call(now_ns, submit, part)
         if part.parent >= 0:
             self.arrived.setdefault(part.parent, []).append(submit)
             self.waiting.add(submit.rid)
             return True
-        table, number = self.table, self.numbers[part.pipeline]
-        query = Query(submit.rid, number, now_ns, now_ns + submit.slo_ns)
-        table.coming.append(submit)
-        table.on_query(now_ns, query)
-        if query.refused:
-            first = table.flows[number].pipeline.stages[0].application
-            request = table.new_request(first, now_ns, query.deadline_ns)
-            self.refuse(now_ns, request, DropReason.SHED)
-        assert not table.coming
+        self.table.coming.append(submit)
+        self._admit(now_ns, submit.rid, submit, 0)
+        assert not self.table.coming
         self._note_ends()
         return True
+
+    def _admit(self, now_ns: int, qid: int, submit: Submit, stage: int) -> bool:
+        """Let a query in, or refuse its first request, which is of this stage."""
+        assert submit.part is not None
+        table, number = self.table, self.numbers[submit.part.pipeline]
+        query = Query(qid, number, now_ns, now_ns + submit.slo_ns)
+        table.on_query(now_ns, query)
+        if query.refused:
+            application = table.flows[number].pipeline.stages[stage].application
+            request = table.new_request(application, now_ns, query.deadline_ns)
+            self.refuse(now_ns, request, DropReason.SHED)
+        return not query.refused
+
+    def _on_call(self, now_ns: int, submit: Submit, part: QueryPart) -> bool:
+        """A query's function calls a stage: the first time that it does so, its query is let in or
+        refused. What is called together is passed on together, by `pass_on`."""
+        table, qid = self.table, part.query
+        query, flow = table.queries.get(qid), table.flows[self.numbers[part.pipeline]]
+        fits = query is None or table.flows[query.pipeline] is flow
+        if qid < 0 or not fits or not 0 <= part.stage < len(flow.pipeline.stages):
+            return False
+        ran = self.ran_last.pop(qid, None)
+        if ran is not None:
+            self._learn(now_ns, ran)
+        if part.parent < 0 and query is None:
+            table.coming.append(submit)
+            is_open = self._admit(now_ns, qid, submit, part.stage)
+            table.coming.clear()
+            self._note_ends()
+            if not is_open:
+                return True
+        self.calling.append(submit)
+        return True
+
+    def pass_on(self, now_ns: int, link: LinkPeer) -> None:
+        """Begin the calls that have come. Nothing is left of those whose query has ended, of which
+        their frontend has heard."""
+        calls: list[tuple[int, int]] = []
+        for each in self.calling:
+            assert each.part is not None
+            if each.part.query in self.table.queries:
+                self.table.coming.append(each)
+                calls.append((each.part.query, each.part.stage))
+            else:
+                self._drop_unread(link, each)
+        self.calling.clear()
+        self.table.on_calls(now_ns, calls)
+        assert not self.table.coming
 
     def stages_of(self, submit: Submit) -> Collection[int]:
         """Applications that a query needs; none where a request is not one."""
@@ -122,6 +171,11 @@ class LiveQueries:
 
     def on_handed_on(self, now_ns: int, link: LinkPeer, message: HandedOn) -> bool:
         """End a part, and begin what was submitted of it; false where that does not fit."""
+        query = self.table.queries.get(message.rid)
+        if query is not None and query.called:
+            self.table.on_return(now_ns, message.rid, message.lost or GOOD)
+            self._note_ends()
+            return True
         submits = self.arrived.pop(message.rid, [])
         self.waiting.difference_update([each.rid for each in submits])
         given_up = [each for each in submits if each.rid in self.table.given_up]
@@ -194,14 +248,16 @@ class LiveQueries:
         return None if by_stage else (found, fan_out)
 
     def on_cancel(self, now_ns: int, rid: int) -> None:
-        """Its client has left, and the query ends; or a part is given up where answers may have
-        gaps, which is dropped alone."""
+        """Its client has left, and the query ends; or a part is given up by a function or where
+        answers may have gaps, which is dropped alone."""
         if rid in self.waiting:
             self.table.given_up.add(rid)
             return
         part = self.table.parts.get(rid)
-        if part is not None and rid != part.query.qid and self.pipeline_of(part).partial:
-            return
+        if part is not None and rid != part.query.qid:
+            pipeline = self.pipeline_of(part)
+            if pipeline.partial or pipeline.called:
+                return
         self.table.on_cancel(now_ns, rid if part is None else part.query.qid)
         self._note_ends()
 
@@ -229,9 +285,12 @@ class LiveQueries:
             times = self.ran[part.query.pipeline][part.stage]
             times.results += 1
             times.took_ns += now_ns - part.made_at_ns
-            if self.pipeline_of(part).stages[part.stage].children:
+            pipeline = self.pipeline_of(part)
+            if pipeline.follows(part.stage) or pipeline.called:
                 part.ran_at_ns = now_ns
-            else:
+            if pipeline.called:
+                self.ran_last[part.query.qid] = part
+            if not pipeline.follows(part.stage):
                 done.append((request.rid, ()))
         if done:
             self.table.on_done(now_ns, done)
@@ -245,9 +304,10 @@ class LiveQueries:
         follow ends when its frontend says so: a join may be due, which it has to make.
         """
         part = self.table.parts.get(drop.request.rid)
-        if part is not None and (drop.request.retried or drop.reason in DIED):
+        in_doubt = drop.request.retried or drop.reason in DIED
+        if part is not None and in_doubt and not part.query.called:
             self.doubts[part.query.qid] = drop.reason
-            if not self.pipeline_of(part).stages[part.stage].children:
+            if not self.pipeline_of(part).follows(part.stage):
                 self.table.on_done(now_ns, [(part.rid, ())])
                 self._note_ends()
         else:
@@ -259,7 +319,7 @@ class LiveQueries:
         if part is None:
             return
         pipeline = self.pipeline_of(part)
-        follows = bool(pipeline.stages[part.stage].children)
+        follows = pipeline.follows(part.stage)
         if not (pipeline.partial and follows and part.stage > 0):
             self.table.on_drop(now_ns, rid, reason)
             self._note_ends()
@@ -286,6 +346,7 @@ class LiveQueries:
     def _note_ends(self) -> None:
         for query in self.table.take_ended():
             counts = self.outcomes[query.pipeline]
+            self.ran_last.pop(query.qid, None)
             outcome = self.doubts.pop(query.qid, query.outcome)
             counts[outcome] = counts.get(outcome, 0) + 1
             if outcome in FOR_WANT:

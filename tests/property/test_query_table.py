@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from query_world import QueryWorld
 
 from fermata.foundation.units import ms
+from fermata.router.core.events import DropReason
 from fermata.router.core.queries.pipeline import Pipeline, Stage
+from fermata.router.core.queries.query_table import Query
 
 SHAPES = (
     (Stage(0, (1,)), Stage(1)),
@@ -17,6 +19,8 @@ SHAPES = (
     (Stage(0, (1,)), Stage(1, (2,)), Stage(0)),
 )
 """Chains, a tree, a join, and one application at two stages."""
+CALLED = (SHAPES[0], SHAPES[1], SHAPES[4])
+"""Those whose stages a function can call."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,67 @@ def test_each_query_ends_once_and_leaves_nothing(
     assert not world.engine.outbox.queued
     refused = {qid for qid, was in sent.items() if was}
     assert not refused & set(world.owners.values()), "a refused query has cost backend time"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shapes=st.lists(st.sampled_from(CALLED), min_size=1, max_size=2),
+    graph=st.sampled_from(SHAPES),
+    slo_ms=st.sampled_from((8, 30, 60, 150)),
+    backends=st.integers(1, 3),
+    steps=st.lists(st.integers(0, 40), min_size=1, max_size=16),
+    events=EVENTS,
+)
+def test_functions_call_what_they_like_and_each_query_ends_once(
+    shapes: list[tuple[Stage, ...]],
+    graph: tuple[Stage, ...],
+    slo_ms: int,
+    backends: int,
+    steps: list[int],
+    events: list[Event],
+) -> None:
+    """Pipelines with functions beside a graph, whose stages are the same."""
+    drawn = iter(steps * 1000)
+    pipelines = [Pipeline(stages, ms(slo_ms), called=True) for stages in shapes]
+    pipelines.append(Pipeline(graph, ms(slo_ms)))
+    world = QueryWorld(pipelines, backends, lambda stage, edge: next(drawn) % 4)
+
+    def step(query: Query) -> list[int] | str:
+        what = next(drawn)
+        if what % 5 == 0 or sum(query.called) > 12:
+            return DropReason.FAILED if query.missing and what % 2 else ""
+        return [next(drawn) % len(query.called) for _ in range(1 + what % 4)]
+
+    world.function = step
+    sent: dict[int, bool] = {}
+    for event in events:
+        world.advance(world.now_ns + event.after_ns)
+        if event.kind == "query":
+            qid = len(sent)
+            sent[qid] = world.send(qid, ms(slo_ms), event.subject % len(pipelines)).refused
+        elif event.kind == "cancel":
+            world.cancel(event.subject)
+        else:
+            world.kill(event.subject % backends)
+        _check(world)
+        _check_calls(world)
+    world.advance(world.now_ns + ms(3000))
+    assert {qid: len(ends) for qid, ends in world.ends.items()} == dict.fromkeys(sent, 1)
+    assert (world.table.queries, world.table.parts) == ({}, {})
+    for flow in world.table.flows:
+        assert (sum(flow.open), sum(flow.called), flow.running) == (0, 0, 0)
+    assert not world.engine.outbox.queued
+
+
+def _check_calls(world: QueryWorld) -> None:
+    """Functions that run, and their calls, are counted alike by queries and flows."""
+    for number, flow in enumerate(world.table.flows):
+        mine = [each for each in world.table.queries.values() if each.pipeline == number]
+        if flow.pipeline.called:
+            assert flow.running == len(mine)
+            counted = [sum(each.called[place] for each in mine) for place in range(len(flow.open))]
+            assert counted == flow.called
+        assert all(each >= 0 for each in flow.awaited())
 
 
 def _check(world: QueryWorld) -> None:

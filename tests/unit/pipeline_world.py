@@ -24,7 +24,10 @@ GAPS = Pipeline(CHAIN.stages, ms(200), partial=True)
 JOINED = Pipeline((Stage(0, (1, 2)), Stage(1, (2,)), Stage(0, join=True)), ms(200), partial=True)
 SIDE_JOIN = Pipeline((Stage(0, (1, 2)), Stage(1), Stage(0, join=True)), ms(200))
 """Its join waits for the first stage alone, so that it is due along with the parts of the next."""
+CALLED = Pipeline(CHAIN.stages, ms(200), called=True)
 NAMES = ("detect", "classify")
+QID = 900
+"""Counter of the query whose function calls stages."""
 
 
 class PipelineWorld(World):
@@ -67,6 +70,15 @@ class PipelineWorld(World):
         part = QueryPart("objects", stage, parent if parent < 0 else rid(parent))
         return Submit(rid(counter), name, slo_ns, slo_ns, payload=place, part=part)
 
+    def call(self, *calls: tuple[int, int], slo_ns: int = ms(200), begins: bool = False) -> None:
+        """The function of the only query calls stages at once: (request, stage) each."""
+        self.hear(self.frontend, *[self.a_call(*each, slo_ns, begins) for each in calls])
+
+    def a_call(self, counter: int, stage: int, slo_ns: int, begins: bool = False) -> Submit:
+        part = QueryPart("objects", stage, -1 if begins else rid(QID), rid(QID))
+        place = Payload(rid(counter), "FP32", (1,), segment="s", length=4)
+        return Submit(rid(counter), NAMES[stage], slo_ns, slo_ns, payload=place, part=part)
+
     def hand_on(self, parent: int, *counters: int, stage: int = 1, lost: str = "") -> None:
         parts = [self.part(each, stage, parent) for each in counters]
         self.hear(self.frontend, *parts, HandedOn(rid(parent), lost))
@@ -107,5 +119,7 @@ class PipelineWorld(World):
         ]
         assert left == [{}, {}, {}, {}, {}]
         assert not self.queries.waiting
+        assert not self.queries.ran_last
+        assert not self.queries.calling
         assert not table.given_up
         assert not any(any(flow.open) for flow in table.flows)

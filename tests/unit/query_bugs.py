@@ -57,6 +57,25 @@ def the_first_stage_joins() -> None:
     Pipeline((Stage(0, (1,), join=True), Stage(1)), ms(100))
 
 
+@breaks("Pipeline.__post_init__", "not (self.called and joins)")
+def a_function_has_a_join() -> None:
+    Pipeline((Stage(0, (1,)), Stage(1, join=True)), ms(100), called=True)
+
+
+@breaks("QueryTable.on_calls", "query.called")
+def a_function_calls_a_stage_of_a_graph() -> None:
+    world = QueryWorld([LINE])
+    world.send(0, ms(100))
+    world.table.on_calls(world.now_ns, [(0, 1)])
+
+
+@breaks("QueryTable.on_return", "query.called")
+def a_function_ends_a_graph() -> None:
+    world = QueryWorld([LINE])
+    world.send(0, ms(100))
+    world.table.on_return(world.now_ns, 0, "good")
+
+
 @breaks("QueryTable.on_query", "query.qid not in self.queries")
 def a_query_comes_twice() -> None:
     world = QueryWorld([LINE])

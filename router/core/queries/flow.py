@@ -49,6 +49,8 @@ class Flow:
 
     __slots__ = (
         "after_ns",
+        "called",
+        "calls",
         "due_at_ns",
         "fan_outs",
         "good",
@@ -60,6 +62,7 @@ class Flow:
         "pipeline",
         "rate",
         "refused",
+        "running",
         "share",
         "tail_ns",
         "waited",
@@ -70,12 +73,19 @@ class Flow:
         stages = pipeline.stages
         self.fan_outs = [[FanOut() for _ in stage.children] for stage in stages]
         """By stage and edge."""
+        self.calls = [FanOut() for _ in stages]
+        """By stage: calls of a query's function."""
+        self.called = [0] * len(stages)
+        """By stage: calls that functions have made which have not ended."""
+        self.running = 0
+        """Functions that have not ended."""
         self.rate = RateMeter()
         """Queries that are let in."""
         self.open = [0] * len(stages)
         """By stage: requests that have not ended."""
         self.after_ns = [0.0] * len(stages)
-        """By stage: backend time of all that one request there is expected to make behind it."""
+        """By stage: backend time of all that one request there is expected to make behind it; of
+        one call where a function makes them."""
         self.tail_ns = [0] * len(stages)
         """By stage: run times of target batches behind it, on the longest way."""
         self.head_ns = [0] * len(stages)
@@ -95,10 +105,31 @@ class Flow:
         """Like the three above, since the last review of the share."""
         self.due_at_ns = 0
 
+    def visits(self) -> list[float]:
+        """By stage: requests of one query there, on average."""
+        if self.pipeline.called:
+            return [each.mean for each in self.calls]
+        return visits(self.pipeline, self.fan_outs)
+
+    def awaited(self) -> Sequence[float]:
+        """By stage: how many times the work behind it (`after_ns`) is expected to come."""
+        if not self.pipeline.called:
+            return self.open
+        expected = [self.running * each.mean for each in self.calls]
+        return [max(0.0, a - b) for a, b in zip(expected, self.called, strict=True)]
+
+    def on_calls_end(self, called: Sequence[int], learns: bool) -> None:
+        """A function has ended that had made so many calls of each stage."""
+        self.running -= 1
+        for place, count in enumerate(called):
+            self.called[place] -= count
+            if learns:
+                self.calls[place].learn(count)
+
     def demand(self, budgets: Mapping[int, StageBudget]) -> None:
         """Add this pipeline's requests to those of the applications that run its stages."""
         stages = self.pipeline.stages
-        counts = visits(self.pipeline, self.fan_outs)
+        counts = self.visits()
         for place, stage in enumerate(stages):
             budget = budgets[stage.application]
             budget.rps += counts[place] * self.rate.rps
@@ -108,6 +139,8 @@ class Flow:
 
     def _made(self, place: int, edge: int, counts: Sequence[float]) -> float:
         """Requests that a result makes on an edge; a join is made by all before it together."""
+        if self.pipeline.called:
+            return counts[place + 1] / max(1.0, counts[place])
         if self.pipeline.stages[self.pipeline.stages[place].children[edge]].join:
             return 1.0 / max(1.0, counts[place])
         return self.fan_outs[place][edge].mean
@@ -115,7 +148,7 @@ class Flow:
     def plan(self, budgets: Mapping[int, StageBudget]) -> None:
         """Take over the target batches."""
         stages = self.pipeline.stages
-        counts = visits(self.pipeline, self.fan_outs)
+        counts = self.visits()
         runs_ns = self.pipeline.longest_ns(lambda each: budgets[each].run_ns)
         fills_ns = self.pipeline.longest_ns(lambda each: budgets[each].fill_ns)
         self.path_ns = runs_ns[0]
@@ -125,6 +158,9 @@ class Flow:
             self.tail_ns[place] = runs_ns[place] - budget.run_ns
             self.head_ns[place] = self.path_ns - runs_ns[place]
             self.hold[place] = budget.fill_ns / fills_ns[place] if fills_ns[place] else 1.0
+            if self.pipeline.called:
+                self.after_ns[place] = budget.each_ns
+                continue
             self.after_ns[place] = sum(
                 self._made(place, edge, counts)
                 * (budgets[stages[child].application].each_ns + self.after_ns[child])

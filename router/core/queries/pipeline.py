@@ -24,6 +24,9 @@ class Pipeline:
     slo_ns: int
     partial: bool = False
     """A lost part leaves a gap in the answer; without it, the whole query is lost."""
+    called: bool = False
+    """A function calls its stages, any of them at any time, and says when a query has ended. Those
+    that are chained here tell the order in which it usually does so, by which time is planned."""
     before: tuple[frozenset[int], ...] = field(init=False)
     """By stage: all stages whose requests end before a join here."""
     joins: tuple[int, ...] = field(init=False)
@@ -38,6 +41,7 @@ class Pipeline:
         assert all(found[1:]), "a stage is out of reach"
         joins = tuple(place for place, stage in enumerate(self.stages) if stage.join)
         assert 0 not in joins, "nothing comes before the first stage"
+        assert not (self.called and joins), "a function waits for what it likes"
         object.__setattr__(self, "before", tuple(map(frozenset, found)))
         object.__setattr__(self, "joins", joins)
 
@@ -45,6 +49,10 @@ class Pipeline:
     def applications(self) -> frozenset[int]:
         """Every application that runs some stage of it."""
         return frozenset(stage.application for stage in self.stages)
+
+    def follows(self, place: int) -> bool:
+        """Whether results of a stage are handed on to others."""
+        return bool(self.stages[place].children) and not self.called
 
     def due_joins(self, open_: Sequence[int], ended: Sequence[int]) -> list[int]:
         """Joins that nothing is awaited for, and that have not begun; both by stage: requests that

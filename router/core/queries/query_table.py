@@ -17,6 +17,7 @@ class Query:
 
     __slots__ = (
         "arrived_at_ns",
+        "called",
         "deadline_ns",
         "ended",
         "ended_at_ns",
@@ -41,6 +42,8 @@ class Query:
         """By stage: how many of them are there."""
         self.ended: list[int] = []
         """By stage: requests that have ended with a result."""
+        self.called: list[int] = []
+        """By stage: calls that its function has made; empty where it has none."""
         self.missing = 0
         """Parts that were lost, where the pipeline allows a partial answer."""
         self.outcome = ""
@@ -119,9 +122,35 @@ class QueryTable:
         flow.rate.on_arrival(now_ns)
         stages = len(flow.pipeline.stages)
         query.open, query.ended = [0] * stages, [0] * stages
+        if flow.pipeline.called:
+            query.called = [0] * stages
+            flow.running += 1
+            return
         made: dict[int, list[Request]] = {}
         self._make(now_ns, query, 0, 1, -1, made)
         self._submit(now_ns, made)
+
+    def on_calls(self, now_ns: int, calls: Sequence[tuple[int, int]]) -> None:
+        """Functions of queries that have not ended call stages: (query, stage) each. What is called
+        together may be one batch."""
+        made: dict[int, list[Request]] = {}
+        for qid, place in calls:
+            query = self.queries[qid]
+            assert query.called, "stages of a graph follow one another"
+            self._make(now_ns, query, place, 1, -1, made)
+            query.called[place] += 1
+            self.flows[query.pipeline].called[place] += 1
+        self._submit(now_ns, made)
+
+    def on_return(self, now_ns: int, qid: int, outcome: str) -> bool:
+        """The function of a query has ended, with an answer or without; false if the query has
+        ended already. Whether the answer is in time is told, since it was made elsewhere."""
+        query = self.queries.get(qid)
+        if query is None:
+            return False
+        assert query.called, "a graph ends with its last request"
+        self._end(now_ns, query, outcome)
+        return True
 
     def on_cancel(self, now_ns: int, qid: int) -> bool:
         """The client has left; false if the query has ended already."""
@@ -157,6 +186,8 @@ class QueryTable:
         """Make the requests that follow one."""
         flow = self.flows[part.query.pipeline]
         stages = flow.pipeline.stages
+        if not flow.pipeline.follows(part.stage):
+            return
         for edge, child in enumerate(stages[part.stage].children):
             if not stages[child].join:
                 flow.fan_outs[part.stage][edge].learn(fan_out[edge])
@@ -167,14 +198,15 @@ class QueryTable:
             self.engine.on_requests(now_ns, requests)
 
     def on_drop(self, now_ns: int, rid: int, reason: str) -> None:
-        """A request has ended without a result: its query ends with it, or has a gap."""
+        """A request has ended without a result: its query ends with it, or has a gap. A function
+        hears of that, and says whether its query goes on."""
         part = self.parts.get(rid)
         if part is None:
             return
         query = part.query
         self._close(part)
         pipeline = self.flows[query.pipeline].pipeline
-        if part.stage > 0 and pipeline.partial:
+        if pipeline.called or (part.stage > 0 and pipeline.partial):
             query.missing += 1
             # A join is tried once: without a result it has ended, too.
             query.ended[part.stage] += pipeline.stages[part.stage].join
@@ -189,7 +221,7 @@ class QueryTable:
         pipeline = self.flows[query.pipeline].pipeline
         for place in pipeline.due_joins(query.open, query.ended) if pipeline.joins else ():
             self._make(now_ns, query, place, 1, -1, made)
-        if not query.parts:
+        if not query.parts and not pipeline.called:
             in_time = now_ns <= query.deadline_ns
             self._end(now_ns, query, GOOD if in_time else DropReason.LATE)
 
@@ -234,6 +266,8 @@ class QueryTable:
         query.outcome, query.ended_at_ns = outcome, now_ns
         del self.queries[query.qid]
         flow = self.flows[query.pipeline]
+        if query.called:
+            flow.on_calls_end(query.called, outcome in (GOOD, DropReason.LATE))
         if outcome == GOOD:
             flow.good += 1
         elif outcome != DropReason.CANCELLED and not query.refused:
@@ -255,10 +289,21 @@ class QueryTable:
         time to spare is shared among the stages that are left, by how long their batches fill.
         """
         flow = self.flows[query.pipeline]
-        deadline_ns = query.deadline_ns - flow.tail_ns[place]
+        tail_ns = self._tail_ns(query, flow, place) if query.called else flow.tail_ns[place]
+        deadline_ns = query.deadline_ns - tail_ns
         run_ns = self.budgets[flow.pipeline.stages[place].application].run_ns
         spare_ns = max(0, deadline_ns - now_ns - run_ns)
         return deadline_ns, now_ns + int(spare_ns * flow.hold[place])
+
+    def _tail_ns(self, query: Query, flow: Flow, place: int) -> int:
+        """Run times of target batches of the stages behind one that a function has still to call:
+        those that it has called already may have come first."""
+        stages = flow.pipeline.stages
+        return sum(
+            self.budgets[stages[each].application].run_ns
+            for each in range(place + 1, len(stages))
+            if not query.called[each]
+        )
 
     def admits(self, now_ns: int, query: Query, flow: Flow) -> bool:
         """Whether a query is estimated to end within the share of its time that is learnt.
@@ -280,10 +325,11 @@ class QueryTable:
                 work_ns.get(source.pool, 0.0) + source.queued_places() * budget.each_ns
             )
         for each in self.flows:
+            awaited = each.awaited()
             for place, stage in enumerate(each.pipeline.stages):
-                if each.open[place]:
+                if awaited[place]:
                     pool = sources[stage.application].pool
-                    work_ns[pool] += each.open[place] * each.after_ns[place]
+                    work_ns[pool] += awaited[place] * each.after_ns[place]
         pools = {sources[each].pool for each in flow.pipeline.applications}
         return sum(work_ns[pool] / max(1, pool.backends) for pool in pools)
 

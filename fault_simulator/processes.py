@@ -15,6 +15,7 @@ from fermata.deployments.backend.execution.tensors import Array, Item, copy_of
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.frontend.link_hub import LinkHub
+from fermata.deployments.frontend.requests.queries.function_loops import OwnLoops
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.memory import VirtualArena, VirtualSegments
@@ -160,6 +161,8 @@ class FrontendHost:
         arena = VirtualArena(self.loop)
         self.undo.callback(arena.close)
         await self.hub.listen(self.undo, arena, pool, heartbeat)
+        # Threads have no place in virtual time.
+        self.hub.driver.function_loops = OwnLoops(self.loop)
         self.hub.reach_router(self.undo)
         self.hub.driver.stall_detector.start()
         self.up = True

@@ -124,8 +124,27 @@ class PipelineConfig(Section):
     """From a query's arrival to its answer, all stages included."""
     partial: bool = False
     """A part that is lost leaves a gap in the answer. Otherwise the whole query is lost."""
+    function: str = ""
+    """An async function of yours that calls the stages, `module:function`; empty: they follow one
+    another as `after` and `transform` say."""
     stages: Annotated[list[StageConfig], Field(min_length=1)]
-    """In order: queries enter at the first one."""
+    """In order: queries enter at the first one. Where a function calls them, in the order in which
+    it usually does so."""
+
+    @model_validator(mode="after")
+    def _called(self) -> "PipelineConfig":
+        if not self.function:
+            return self
+        if not all(self.function.partition(":")):
+            raise ValueError(f"function={self.function!r} must be module:function")
+        if self.partial:
+            raise ValueError("partial must be absent: a function goes on without a part, or not")
+        for stage in self.stages:
+            for key in ("after", "join", "transform", "classes"):
+                if getattr(stage, key) != StageConfig.model_fields[key].default:
+                    at = f"stage {stage.called!r}"
+                    raise ValueError(f"{at}: {key} must be absent where a function calls stages")
+        return self
 
 
 def with_stages(data: object) -> object:
@@ -244,4 +263,5 @@ def graph_of(pipeline: PipelineConfig, applications: Sequence[Application]) -> P
         Stage(numbers[stage.application], tuple(to), stage.join)
         for stage, to in zip(pipeline.stages, children, strict=True)
     )
-    return Pipeline(stages, ms(pipeline.slo_ms), pipeline.partial)
+    slo_ns, called = ms(pipeline.slo_ms), bool(pipeline.function)
+    return Pipeline(stages, slo_ns, pipeline.partial, called)

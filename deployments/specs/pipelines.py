@@ -86,3 +86,5 @@ class ServedPipeline:
     graph: Pipeline
     stages: tuple[ServedStage, ...]
     """In the order of the graph's."""
+    function: str = ""
+    """`module:function` that calls the stages; empty: they follow one another by the graph."""

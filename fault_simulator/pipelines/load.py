@@ -66,6 +66,8 @@ class QueryClients:
         assert queries is not None
         table = queries.table
         kept = table.queries, table.parts, queries.arrived, queries.doubts
-        left = [len(each) for each in (*kept, queries.waiting, table.given_up)]
-        if any(left) or any(any(flow.open) for flow in table.flows):
+        more = queries.waiting, table.given_up, queries.calling, queries.ran_last
+        left = [len(each) for each in (*kept, *more)]
+        counted = [(*flow.open, *flow.called, flow.running) for flow in table.flows]
+        if any(left) or any(map(any, counted)):
             raise InvariantViolationError(f"{router.loop.name} keeps of queries: {left}")

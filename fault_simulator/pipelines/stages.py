@@ -1,7 +1,10 @@
 """Stages of the pipelines in the world of simulated faults: what they make, and what is right."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +13,8 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.served.pipelines import served_pipelines
 from fermata.deployments.frontend.requests.queries.parts import StageResult
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
-from fermata.foundation.json_types import JsonObject
+from fermata.foundation.json_types import Json, JsonObject
+from fermata.foundation.stage_calls import StageCalls, StageLostError
 from fermata.foundation.units import ms
 from fermata.router.links.messages import Result
 
@@ -57,6 +61,12 @@ PIPELINES: tuple[JsonObject, ...] = (
             {**JOIN, "application": "name", "name": "sum", "after": ["name", "read"]},
         ],
     },
+    {
+        "name": "called",
+        "slo_ms": SLO_NS / 1e6,
+        "function": f"{__name__}:call",
+        "stages": [{"application": name} for name in STAGES],
+    },
 )
 FACTOR = 64
 """Numbers of parts are those of what they were made of, times this, and their places."""
@@ -79,6 +89,26 @@ def sum_of(results: Mapping[str, Sequence[StageResult]]) -> Array:
     return np.array([sum(found)], np.int64)
 
 
+async def call(inputs: Mapping[str, Array], stage: StageCalls) -> Json:
+    """As a user's function calls stages: one, then some at once, then one after the other. It goes
+    on without those that are lost, but for the first."""
+    found = int((await stage("find", inputs)).outputs["output"][0])
+
+    async def name(part: int) -> int | None:
+        try:
+            return int((await stage("name", np.array([part]))).outputs["output"][0])
+        except StageLostError:
+            return None
+
+    names = await asyncio.gather(*[name(each) for each in parts_of(found)])
+    reads: list[int] = []
+    for each in names:
+        if each is not None and each % 2:
+            with suppress(stage.Lost):
+                reads.append(int((await stage("read", [each])).outputs["output"][0]))
+    return {"find": found, "name": [each for each in names if each is not None], "read": reads}
+
+
 def query_models(config: DeploymentConfig) -> dict[str, ServedModel]:
     """Pipelines as frontends offer them, by name."""
     return {each.name: each for each in served_pipelines(config, STAGE_MODELS)}
@@ -89,6 +119,8 @@ def fault_of(name: str, number: int, result: Result) -> str:
     ((_, _, _, data),) = result.tensors
     answer = json.loads(split_bytes(data)[0])
     stages = answer["stages"]
+    if name == "called":
+        return _fault_of_calls(number, answer)
     missing = [each["missing"] for row in stages.values() for each in row if "missing" in each]
     if bool(missing) != answer["partial"] or (missing and name == "chain"):
         return f"an answer of {name} lacks {missing}"
@@ -103,6 +135,21 @@ def fault_of(name: str, number: int, result: Result) -> str:
         elif not missing and found != wanted[stage]:
             return f"{stage} gave {found}, not {wanted[stage]}"
     return ""
+
+
+def _fault_of_calls(number: int, answer: dict[str, Any]) -> str:
+    """The same of one whose function called the stages."""
+    found, names = answer["answer"], parts_of(number)
+    missing = [
+        each["missing"] for row in answer["stages"].values() for each in row if "missing" in each
+    ]
+    if bool(missing) != answer["partial"] or "cancelled" in missing:
+        return f"an answer of called lacks {missing}"
+    wanted = {"find": number, "name": names, "read": [each for each in names if each % 2]}
+    if not missing and found != wanted:
+        return f"a function found {found}, not {wanted}"
+    some = set(found["name"]) <= set(names) and set(found["read"]) <= set(wanted["read"])
+    return "" if some and found["find"] == number else f"a function found {found} of {wanted}"
 
 
 def _wanted(name: str, number: int) -> dict[str, list[int]]:

@@ -1,9 +1,11 @@
 """A frontend's queries on a clock of the test's own, and pipelines for them."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.deployments.frontend.requests.queries.function_loops import FunctionLoop, OwnLoop
 from fermata.deployments.frontend.requests.queries.query_requests import QueryRequests
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.learnt_time import LearntTime
@@ -120,7 +123,7 @@ class Timer:
         self.call = None
 
 
-@dataclass
+@dataclass(eq=False)
 class World:
     """Means of a frontend on a clock of the test's own (`QueryMeans`)."""
 
@@ -139,6 +142,10 @@ class World:
     timers: list[Timer] = field(default_factory=list)
     answers: dict[int, list[Outcome]] = field(default_factory=dict)
     begun: int = 0
+    held: set[str] = field(default_factory=set)
+    """Functions that hold all of their threads."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """On which functions run."""
 
     def __post_init__(self) -> None:
         self.queries = QueryRequests(self)
@@ -152,6 +159,17 @@ class World:
         assert ticket is not None
         self.told.append(ticket.tell())
         return self.begun
+
+    def new_rid(self) -> int:
+        self.begun += 1
+        return self.begun
+
+    def function_loop(self, function: str) -> FunctionLoop | None:
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            # Nothing of a test is left behind it.
+            finalize(self, self.loop.close)
+        return None if function in self.held else OwnLoop(self.loop)
 
     def cancel_soon(self, rid: int) -> None:
         self.work.append(lambda: self.end(rid, drop_refusal(DropReason.CANCELLED)))
@@ -190,8 +208,16 @@ class World:
         self.answers.setdefault(rid, []).append(outcome)
 
     def settle(self) -> None:
-        while self.work:
-            self.work.pop(0)()
+        while True:
+            while self.work:
+                self.work.pop(0)()
+            # A few rounds: what functions wait for goes through several calls.
+            for _ in range(10 if self.loop is not None else 0):
+                assert self.loop is not None
+                self.loop.call_soon(self.loop.stop)
+                self.loop.run_forever()
+            if not self.work:
+                return
 
     def end(self, rid: int, outcome: Outcome) -> None:
         if rid in self.parts:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from inspect import iscoroutinefunction
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.pipelines import PipelineConfig, StageConfig, graph_of
@@ -34,8 +35,10 @@ def _served(
 ) -> ServedModel:
     graph = graph_of(pipeline, config.served)
     stages = tuple(_stage(each, models) for each in pipeline.stages)
+    if graph.called:
+        _check_function(f"pipeline {pipeline.name!r}", pipeline.function)
     for before, stage in zip(stages, graph.stages, strict=True):
-        for child in stage.children:
+        for child in stage.children if not graph.called else ():
             where = f"pipeline {pipeline.name!r}: stage {stages[child].name!r}"
             _check_fit(where, before, stages[child])
     first = models[pipeline.stages[0].application]
@@ -51,8 +54,13 @@ def _served(
         share=1.0,
         labels=(),
         rows_max=1,
-        pipeline=ServedPipeline(pipeline.name, graph, stages),
+        pipeline=ServedPipeline(pipeline.name, graph, stages, pipeline.function),
     )
+
+
+def _check_function(where: str, reference: str) -> None:
+    if not iscoroutinefunction(_function(where, "function", reference)):
+        raise ConfigError(f"{where}: function={reference!r} must be an async function (async def)")
 
 
 def _stage(given: StageConfig, models: Mapping[str, ServedModel]) -> ServedStage:
@@ -92,15 +100,7 @@ def _check_fit(where: str, before: ServedStage, stage: ServedStage) -> None:
     elif how.kind == "turn":
         _check_turn(where, before, stage)
     elif how.kind == "function":
-        try:
-            function = import_function(how.function)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"{where}: transform={how.function!r} cannot be imported: {error}; put its folder "
-                "on PYTHONPATH"
-            ) from None
-        if not callable(function):
-            raise ConfigError(f"{where}: transform={how.function!r} is no function; name one")
+        _function(where, "transform", how.function)
     elif how.kind == "input":
         if not _takes_the_same(before.model, stage.model):
             raise ConfigError(
@@ -112,6 +112,20 @@ def _check_fit(where: str, before: ServedStage, stage: ServedStage) -> None:
             f"{where}: transform=output: {before.name} gives {_told(before.model.outputs)} and "
             f"{stage.name} takes {_told(stage.model.inputs)}; use another transform"
         )
+
+
+def _function(where: str, key: str, reference: str) -> object:
+    """A function of the user's; ConfigError where there is none."""
+    try:
+        function: object = import_function(reference)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{where}: {key}={reference!r} cannot be imported: {error}; put its folder on "
+            "PYTHONPATH"
+        ) from None
+    if not callable(function):
+        raise ConfigError(f"{where}: {key}={reference!r} is no function; name one")
+    return function
 
 
 def _check_crop(where: str, before: ServedStage, stage: ServedStage) -> None:

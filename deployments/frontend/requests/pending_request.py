@@ -46,6 +46,27 @@ class PartTicket:
         return QueryPart(self.bond.pipeline, self.stage, self.parent)
 
 
+class CallTicket(PartTicket):
+    """The part in a query of a call that its function has made."""
+
+    __slots__ = ("begins", "query")
+
+    def __init__(self, bond: QueryBond, stage: int, query: int) -> None:
+        super().__init__(bond, stage)
+        self.query = query
+        self.begins = False
+        """The router has heard of the query by it."""
+
+    def tell(self) -> QueryPart | None:
+        # The first one that is told begins the query: those before it may never have been.
+        self.begins = not self.bond.told and not self.told
+        told = super().tell()
+        if told is None:
+            self.begins = False
+            return None
+        return QueryPart(told.pipeline, self.stage, -1 if self.begins else self.query, self.query)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestTerms:
     """Terms of a request: its application, time limits, size and constraints."""

@@ -28,6 +28,10 @@ from fermata.deployments.frontend.requests.pending_request import (
     ToRouter,
 )
 from fermata.deployments.frontend.requests.queries.driver_means import DriverMeans
+from fermata.deployments.frontend.requests.queries.function_loops import (
+    FunctionLoops,
+    LoopsOfFunctions,
+)
 from fermata.deployments.frontend.requests.queries.query_requests import QueryRequests
 from fermata.deployments.frontend.requests.sequences import SequenceRequests
 from fermata.deployments.frontend.requests.stall_detector import StallDetector
@@ -120,6 +124,7 @@ class RequestDriver:
             self.begin_part, self._refuse, self.clock, self.loop.call_soon, self._end
         )
         self.queries = QueryRequests(DriverMeans(self))
+        self.function_loops: LoopsOfFunctions = FunctionLoops(self.loop, clock)
         self.waiters: dict[int, OnAnswer] = {}
         self.advice = SizeAdvice(self.limits.advice_max)
         self.takes_truths = False
@@ -378,6 +383,7 @@ class RequestDriver:
         """Cancel every open request; no method may be called afterwards."""
         for rid in [*self.queries.queries, *self.waiters]:
             self.cancel(rid)
+        self.function_loops.close()
         self.stall_detector.close()
         if self._timer is not None:
             self._timer.cancel()

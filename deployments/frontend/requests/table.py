@@ -95,8 +95,7 @@ class RequestTable:
         if refusal is not None:
             self.counts.refuse(terms.application, refusal.reason, terms.tenant)
             return refusal
-        rid = self._next_rid
-        self._next_rid += 1
+        rid = self.new_rid()
         slo_ns = min(terms.slo_ns, terms.left_ns)
         hard_ns = min(max(terms.hard_limit_ns, slo_ns), terms.left_ns)
         entry = PendingRequest(rid, terms, now_ns, now_ns + slo_ns, now_ns + hard_ns)
@@ -115,6 +114,11 @@ class RequestTable:
         if self.homes.terms[entry.home] >= 0:
             self._submit(now_ns, entry)
         return rid
+
+    def new_rid(self) -> int:
+        """An id that nothing else of this frontend has."""
+        self._next_rid += 1
+        return self._next_rid - 1
 
     def on_payload(self, now_ns: int, rid: int, payload: Payload) -> None:
         """The input is decoded."""

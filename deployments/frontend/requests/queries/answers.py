@@ -7,18 +7,25 @@ import numpy as np
 
 from fermata.applications.server_options import BoxOptions
 from fermata.clients.wire.tensors import Array, join_bytes
-from fermata.deployments.frontend.requests.queries.parts import QueryPartRecord, result_of
+from fermata.deployments.frontend.requests.queries.parts import (
+    QueryPartRecord,
+    best_classes,
+    plain_array,
+    result_of,
+)
 from fermata.deployments.models.pictures.boxes import as_corners, as_given, numbers_of
 from fermata.deployments.models.pictures.pixel_map import WHOLE, PixelMap
 from fermata.deployments.specs.pipelines import ANSWER, ServedPipeline, ServedStage
 from fermata.foundation.json_types import Json
+from fermata.router.core.events import DropReason
 from fermata.router.links.messages import Result
 
+Parts = Sequence[Sequence[QueryPartRecord]]
+"""Of a query, by stage."""
 
-def answer_of(
-    pipeline: ServedPipeline, parts: Sequence[Sequence[QueryPartRecord]], rid: int, pixels_max: int
-) -> Result:
-    """The result that a query's client gets; `parts` by stage."""
+
+def answer_of(pipeline: ServedPipeline, parts: Parts, rid: int, pixels_max: int) -> Result:
+    """The result that a query's client gets."""
     document: dict[str, Json] = {
         "pipeline": pipeline.name,
         "partial": any(each.missing for row in parts for each in row),
@@ -27,12 +34,39 @@ def answer_of(
             for stage, row in zip(pipeline.stages, parts, strict=True)
         },
     }
+    return _result(pipeline, parts, rid, document)
+
+
+def called_answer(pipeline: ServedPipeline, parts: Parts, rid: int, found: bytes) -> Result:
+    """The same of a query whose function has returned this, in JSON. Its calls are told in the
+    order in which they were made; their outputs are the function's to tell."""
+    document = {
+        "pipeline": pipeline.name,
+        "partial": any(each.result is None for row in parts for each in row),
+        "answer": msgspec.Raw(found),
+        "stages": {
+            stage.name: [_call(each) for each in row]
+            for stage, row in zip(pipeline.stages, parts, strict=True)
+        },
+    }
+    return _result(pipeline, parts, rid, document)
+
+
+def _call(record: QueryPartRecord) -> dict[str, Json]:
+    if record.result is not None:
+        return {"variant": record.result.variant}
+    # A function need not wait for what it has called.
+    return {"missing": record.missing or DropReason.CANCELLED}
+
+
+def _result(pipeline: ServedPipeline, parts: Parts, rid: int, document: object) -> Result:
     results = [each.result for row in parts for each in row if each.result is not None]
+    first = results[0] if results else None
     return Result(
         rid,
         pipeline.name,
-        results[0].batch_size,
-        results[0].queue_ns,
+        1 if first is None else first.batch_size,
+        0 if first is None else first.queue_ns,
         sum(max((each.result.run_ns for each in row if each.result), default=0) for row in parts),
         ((ANSWER, "BYTES", (1,), join_bytes([msgspec.json.encode(document)])),),
     )
@@ -61,21 +95,12 @@ def _part(
     outputs = result_of(record, stage, pixels_max).outputs
     if stage.classes:
         first = next(iter(outputs))
-        found |= {"classes": _best(outputs.pop(first), stage)}
+        found |= {"classes": best_classes(outputs.pop(first), stage.model.labels, stage.classes)}
     boxes = stage.model.boxes
     if boxes is not None and record.lies != WHOLE and boxes.output in outputs:
         outputs[boxes.output] = moved(outputs[boxes.output], boxes, record.lies)
-    found |= {"outputs": {name: _plain(array) for name, array in outputs.items()}}
+    found |= {"outputs": {name: plain_array(array) for name, array in outputs.items()}}
     return found
-
-
-def _best(scores: Array, stage: ServedStage) -> list[Json]:
-    flat, labels = scores.reshape(-1).astype(np.float64), stage.model.labels
-    order = np.argsort(-flat, kind="stable")[: stage.classes].tolist()
-    return [
-        {"class": labels[each] if each < len(labels) else str(each), "score": float(flat[each])}
-        for each in order
-    ]
 
 
 def moved(array: Array, boxes: BoxOptions, lies: PixelMap) -> Array:
@@ -93,11 +118,3 @@ def moved(array: Array, boxes: BoxOptions, lies: PixelMap) -> Array:
         found = as_given(lies.boxes(as_corners(given, boxes)), boxes)
     rows[..., :count] = found.astype(rows.dtype)
     return np.moveaxis(rows, -1, axis)
-
-
-def _plain(array: Array) -> Json:
-    """Lists of numbers, or of texts."""
-    if array.dtype == object:
-        texts = [bytes(each).decode("utf-8", "replace") for each in array.flat]
-        return np.array(texts, object).reshape(array.shape).tolist()  # type: ignore[no-any-return]
-    return array.tolist()  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fermata.deployments.frontend.outcomes import OnAnswer, Refusal
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.deployments.frontend.requests.queries.function_loops import FunctionLoop
 from fermata.foundation.learnt_time import LearntTime
 from fermata.router.links.messages import Cancel, HandedOn
 
@@ -32,6 +33,12 @@ class DriverMeans:
 
     def begin(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         return self.driver.begin_part(now_ns, part, on_answer)
+
+    def new_rid(self) -> int:
+        return self.driver.table.new_rid()
+
+    def function_loop(self, function: str) -> FunctionLoop | None:
+        return self.driver.function_loops.of(function)
 
     def cancel_soon(self, rid: int) -> None:
         # Not at once: an answer may come while the table is being read.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fermata.deployments.frontend.outcomes import OnAnswer
 from fermata.deployments.frontend.requests.observers import QueryObserver
@@ -11,6 +11,9 @@ from fermata.deployments.frontend.requests.pending_request import QueryBond, Req
 from fermata.deployments.frontend.requests.queries.parts import MadeInput, QueryPartRecord
 from fermata.deployments.specs.pipelines import ServedPipeline, ServedStage
 from fermata.foundation.units import NEVER
+
+if TYPE_CHECKING:
+    from fermata.deployments.frontend.requests.queries.called_query import CalledQuery
 
 
 class TimerHandle(Protocol):
@@ -37,7 +40,7 @@ class OpenQuery:
         self.request = request
         self.on_answer = on_answer
         self.rid = -1
-        """The id of its first part."""
+        """The id of its first part; its own where a function calls its stages."""
         self.application = request.terms.application
         self.tenant = 0
         """Tenants are counted by the requests of stages."""
@@ -66,6 +69,8 @@ class OpenQuery:
         self.settled = False
         """It has its answer."""
         self.timer: TimerHandle | None = None
+        self.function: CalledQuery | None = None
+        """Calls its stages; None where they follow one another."""
         self.trace: QueryObserver | None = None
 
     def add(self, record: QueryPartRecord) -> ServedStage:

@@ -1,8 +1,10 @@
 """Parts of a query: their inputs and results, as transforms and answers see them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+
+import numpy as np
 
 from fermata.clients.wire.tensors import Array, RawTensor, to_array
 from fermata.deployments.frontend.inputs.request_input import RequestInput
@@ -11,6 +13,7 @@ from fermata.deployments.models.pictures.decoding import Pixels
 from fermata.deployments.models.pictures.pixel_map import WHOLE, PixelMap
 from fermata.deployments.specs.pipelines import ServedStage
 from fermata.deployments.specs.served_model import ServedModel
+from fermata.foundation.json_types import Json
 from fermata.router.links.messages import Result
 
 
@@ -94,12 +97,38 @@ class StageResult:
     def inputs(self) -> dict[str, Array]:
         if self.given.cut is not None:
             return {self.given.tensor.name: self.picture}
-        given = self.given.tensors or (self.given.tensor,)
-        return {each.name: to_array(each) for each in given}
+        return arrays_of(self.given)
 
     @cached_property
     def picture(self) -> Pixels:
         return self.given.pixels(self.pixels_max)
+
+    def classes(self, count: int = 1) -> list[dict[str, str | float]]:
+        """The best classes of the first output, each with its score, best first."""
+        return best_classes(next(iter(self.outputs.values())), self.model.labels, count)
+
+
+def best_classes(scores: Array, labels: Sequence[str], count: int) -> list[dict[str, str | float]]:
+    """So many classes of the highest scores, best first."""
+    flat = scores.reshape(-1).astype(np.float64)
+    order = np.argsort(-flat, kind="stable")[:count].tolist()
+    return [
+        {"class": labels[each] if each < len(labels) else str(each), "score": float(flat[each])}
+        for each in order
+    ]
+
+
+def arrays_of(given: RequestInput) -> dict[str, Array]:
+    """The tensors of an input, by name."""
+    return {each.name: to_array(each) for each in given.tensors or (given.tensor,)}
+
+
+def plain_array(array: Array) -> Json:
+    """Lists of numbers, or of texts."""
+    if array.dtype == object:
+        texts = [bytes(each).decode("utf-8", "replace") for each in array.flat]
+        return np.array(texts, object).reshape(array.shape).tolist()  # type: ignore[no-any-return]
+    return array.tolist()  # type: ignore[no-any-return]
 
 
 def result_of(

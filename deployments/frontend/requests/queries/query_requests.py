@@ -5,19 +5,17 @@ keeps them in its memory and submits them. So a backend that dies takes nothing 
 run again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
 
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, answer, drop_refusal
-from fermata.deployments.frontend.requests.observers import RequestObserver
-from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import PartTicket
 from fermata.deployments.frontend.requests.queries.answers import answer_of
-from fermata.deployments.frontend.requests.queries.open_query import OpenQuery, TimerHandle
+from fermata.deployments.frontend.requests.queries.called_query import CalledQuery
+from fermata.deployments.frontend.requests.queries.open_query import OpenQuery
 from fermata.deployments.frontend.requests.queries.parts import (
     MadeInput,
     QueryPartRecord,
@@ -25,7 +23,8 @@ from fermata.deployments.frontend.requests.queries.parts import (
     bytes_read,
     result_of,
 )
-from fermata.deployments.frontend.requests.queries.refusals import failed, told_of, unfit
+from fermata.deployments.frontend.requests.queries.query_means import QueryMeans
+from fermata.deployments.frontend.requests.queries.refusals import failed, held, told_of, unfit
 from fermata.deployments.frontend.requests.queries.transforms import (
     cut_by_backends,
     join_input,
@@ -38,38 +37,10 @@ from fermata.router.core.events import DropReason
 from fermata.router.core.outbox import FOR_WANT
 from fermata.router.links.messages import Cancel, HandedOn, Result
 
-T = TypeVar("T")
 WITHOUT_TIME = FOR_WANT | {RefusalReason.EXPIRED}
 """Reasons of refusals for which too little time may have been left beside the answer's."""
 Made = list[tuple[int, MadeInput]]
 """Inputs, each with the place of its stage."""
-
-
-class QueryMeans(Protocol):
-    """Means of the driver that holds queries."""
-
-    counts: OutcomeCounts
-    pixels_max: int
-    grace_ns: int
-    observer: RequestObserver | None
-
-    def begin(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
-        """Admit a request."""
-
-    def cancel_soon(self, rid: int) -> None:
-        """Withdraw a request, which may have ended."""
-
-    def to_router(self, message: Cancel | HandedOn) -> None: ...
-
-    def run_aside(
-        self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime | None
-    ) -> None:
-        """Run work soon, and hand its result over on the loop; `cost` learns how long it takes,
-        and tells whether a thread is worth its while. None: it may take any time."""
-
-    def call_later(self, delay_ns: int, call: Callable[[], None]) -> TimerHandle: ...
-
-    def now_ns(self) -> int: ...
 
 
 class QueryRequests:
@@ -122,10 +93,7 @@ class QueryRequests:
                 now_ns, query.application, request.traceparent
             )
         if refusal is None:
-            stage = query.pipeline.stages[0]
-            first = QueryPartRecord(0, replace(request.input, model=stage.model))
-            query.add(first)
-            rid = self._begin(now_ns, query, first, -1)
+            rid = self._begin_call(query) if query.pipeline.function else self._enter(now_ns, query)
             if not isinstance(rid, Refusal):
                 query.rid = rid
                 self.queries[rid] = query
@@ -137,6 +105,22 @@ class QueryRequests:
             query.trace.end(now_ns, query.rid, refusal)
         self._on_refused(now_ns, query, refusal)
         return refusal
+
+    def _enter(self, now_ns: int, query: OpenQuery) -> int | Refusal:
+        """Submit the first part of a graph."""
+        stage = query.pipeline.stages[0]
+        first = QueryPartRecord(0, replace(query.request.input, model=stage.model))
+        query.add(first)
+        return self._begin(now_ns, query, first, -1)
+
+    def _begin_call(self, query: OpenQuery) -> int | Refusal:
+        """Begin the function that calls the stages."""
+        loop = self.means.function_loop(query.pipeline.function)
+        if loop is None:
+            return held(query.pipeline.function)
+        query.rid = self.means.new_rid()
+        query.function = CalledQuery(self, query, loop)
+        return query.rid
 
     def cancel(self, rid: int) -> bool:
         """The client has left; false where there is no such query."""
@@ -159,6 +143,18 @@ class QueryRequests:
     def _begin(
         self, now_ns: int, query: OpenQuery, record: QueryPartRecord, parent: int
     ) -> int | Refusal:
+        """Submit a part of a graph."""
+        ticket = PartTicket(query.bond, record.stage, parent)
+        return self.begin(now_ns, query, record, ticket, partial(self._on_part, query, record))
+
+    def begin(
+        self,
+        now_ns: int,
+        query: OpenQuery,
+        record: QueryPartRecord,
+        ticket: PartTicket,
+        on_answer: OnAnswer,
+    ) -> int | Refusal:
         """Submit a part."""
         stage = query.pipeline.stages[record.stage]
         if now_ns >= query.deadline_ns:
@@ -168,13 +164,13 @@ class QueryRequests:
             query.request,
             version=stage.version,
             input=self._given(query, record),
-            terms=replace(terms, part=PartTicket(query.bond, record.stage, parent)),
+            terms=replace(terms, part=ticket),
             report=None,
             truth=None,
             traceparent="" if query.trace is None else query.trace.traceparent,
             classes=(),
         )
-        rid = self.means.begin(now_ns, part, partial(self._on_part, query, record))
+        rid = self.means.begin(now_ns, part, on_answer)
         if not isinstance(rid, Refusal):
             query.running.add(rid)
         return rid
@@ -357,29 +353,40 @@ class QueryRequests:
             # Boxes are moved by the sizes of pictures, which their headers have told.
             size = bytes_read((part for parts in query.parts for part in parts), False)
             cost = self.cost_of(query, "answer", 0, size)
-            self.means.run_aside(work, partial(self._on_answer, query), cost)
+            self.means.run_aside(work, partial(self.on_answer, query), cost)
 
     # Ends
 
-    def _on_answer(self, query: OpenQuery, answer: Result | Exception) -> None:
+    def on_answer(self, query: OpenQuery, answer: Result | Exception) -> None:
+        """Answer a query, unless it has ended meanwhile."""
         if not query.settled:
-            took_ns = self.means.now_ns() - query.ended_at_ns
+            # A function that called no stage has made its answer of nothing but its input.
+            from_ns = query.ended_at_ns or query.arrived_at_ns
+            took_ns = self.means.now_ns() - from_ns
             self.answer_time(query.pipeline.name).learn(self.means.now_ns(), took_ns)
             if query.trace is not None:
-                query.trace.worked("answer", "", query.ended_at_ns, self.means.now_ns())
+                query.trace.worked("answer", "", from_ns, self.means.now_ns())
             self._settle(query, failed(answer) if isinstance(answer, Exception) else answer)
 
     def _expire(self, query: OpenQuery) -> None:
         """No answer came in time, whatever is to blame."""
         if not query.settled:
             waited_ms = (self.means.now_ns() - query.arrived_at_ns) / 1e6
-            message = f"expired: its stages had not ended after {waited_ms:.0f} ms"
+            what = "its stages had not ended" if query.function is None else query.function.state
+            message = f"expired: {what} after {waited_ms:.0f} ms"
             self._end(query, Refusal("DEADLINE_EXCEEDED", RefusalReason.EXPIRED, message))
 
     def _end(self, query: OpenQuery, refusal: Refusal) -> None:
         """End a query without a result; whatever it has is withdrawn."""
+        if query.function is not None:
+            query.function.end(refusal)
+            return
         if query.bond.is_known and query.bond.told:
             self.means.to_router(Cancel(query.rid))
+        self.withdraw(query, refusal)
+
+    def withdraw(self, query: OpenQuery, refusal: Refusal) -> None:
+        """Refuse a query, and withdraw what it has."""
         for rid in query.running:
             self.means.cancel_soon(rid)
         self._settle(query, refusal)
@@ -390,6 +397,8 @@ class QueryRequests:
         self.queries.pop(query.rid, None)
         if query.timer is not None:
             query.timer.cancel()
+        if query.function is not None:
+            query.function.stop()
         if query.trace is not None:
             query.trace.end(self.means.now_ns(), query.rid, outcome)
         if isinstance(outcome, Refusal):

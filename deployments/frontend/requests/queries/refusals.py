@@ -23,13 +23,22 @@ def unfit(request: ParsedRequest) -> Refusal | None:
     return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, message)
 
 
+def held(function: str) -> Refusal:
+    message = (
+        f"failed: function {function} holds all of its threads: it must await what takes long, as "
+        "by asyncio.to_thread"
+    )
+    return Refusal("INTERNAL", RefusalReason.FAILED, message)
+
+
 def failed(error: Exception) -> Refusal:
     return Refusal("INTERNAL", RefusalReason.FAILED, f"failed: {error or type(error).__name__}")
 
 
-def told_of(stage: ServedStage, place: int, refusal: Refusal) -> Refusal:
-    """A refusal of a part, as the query's client is told it."""
-    if place == 0:
+def told_of(stage: ServedStage, place: int, refusal: Refusal, by_name: bool = False) -> Refusal:
+    """A refusal of a part, as the query's client is told it; the first stage is named where that
+    says more (`by_name`)."""
+    if place == 0 and not by_name:
         if refusal.reason == DropReason.SHED:
             return replace(refusal, message="shed: overload: it could not have ended in time")
         return refusal

@@ -1,6 +1,7 @@
 """Transforms: from the result of a stage to the inputs of the next. They run in threads."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -72,6 +73,18 @@ def join_input(
         return MadeInput(_read(model, _called(how.function)(results)))
     except BadRequestError as error:
         raise TransformError(f"transform {how.kind} of stage {stage.name!r}: {error}") from None
+
+
+def call_input(model: ServedModel, given: Any, first: bool) -> RequestInput:
+    """The input of a stage that a function calls; `first`: it takes what the pipeline takes. Raises
+    BadRequestError."""
+    if isinstance(given, StageResult):
+        return _read_raw(model, _outputs_for(model, given))
+    own = getattr(given, "given", None)
+    if isinstance(own, RequestInput):
+        # Read by its client's model once, it need not be read again.
+        return replace(own, model=model) if first else _again(model, own)
+    return _read(model, given)
 
 
 @cache

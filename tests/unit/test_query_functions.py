@@ -1,0 +1,470 @@
+"""Functions that call stages: their calls are parts of one query, which is answered once."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from query_requests_world import World, application
+
+from fermata.clients.wire.tensors import to_array
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.served.registry import registry
+from fermata.deployments.frontend.outcomes import Refusal, drop_refusal
+from fermata.deployments.frontend.requests.queries import function_run
+from fermata.deployments.frontend.requests.tracing.traces import Tracer
+from fermata.deployments.specs.registry import Registry
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.stage_calls import StageLostError
+from fermata.foundation.units import ms
+from fermata.router.core.events import DropReason
+from fermata.router.links.messages import Cancel, HandedOn, QueryPart
+
+Function = Callable[[Any, Any], Awaitable[Any]]
+NOW: dict[str, Function] = {}
+"""What the pipeline's function does in this test."""
+
+
+async def run(inputs: Any, stage: Any) -> Any:
+    return await NOW["run"](inputs, stage)
+
+
+def not_async(inputs: Any, stage: Any) -> None: ...
+
+
+def pipeline(**more: object) -> dict[str, object]:
+    stages = [{"application": "first"}, {"application": "each"}]
+    return {"name": "own", "slo_ms": 100, "function": f"{__name__}:run", "stages": stages, **more}
+
+
+def known(**more: object) -> Registry:
+    applications = [application("first", 2), application("each", 1)]
+    return registry(read_config({"applications": applications, "pipelines": [pipeline(**more)]}))
+
+
+@pytest.fixture(scope="module")
+def models() -> Registry:
+    return known()
+
+
+def opened(models: Registry, function: Function, **more: Any) -> World:
+    """A query has come, its function has run as far as it could."""
+    NOW["run"] = function
+    world = World(models, **more)
+    assert world.open("own") == 1
+    world.settle()
+    return world
+
+
+async def cascade(inputs: Any, stage: Any) -> Any:
+    first = await stage("first", inputs)
+    score = first.outputs["output"][0]
+    if score > 0.8:
+        return {"by": "first", "score": score}
+    more = await asyncio.gather(*[stage("each", [each]) for each in first.outputs["output"]])
+    return {"by": "each", "scores": [each.outputs["output"] for each in more]}
+
+
+def test_calls_are_parts_of_one_query(models: Registry) -> None:
+    world = opened(models, cascade)
+    # The query is 1, and no request.
+    assert world.take() == [QueryPart("own", 0, -1, 1)]
+    world.found(2, 0.5, 0.7)
+    assert world.take() == [QueryPart("own", 1, 1, 1), QueryPart("own", 1, 1, 1)]
+    given = [to_array(world.parts[rid][0].input.tensor).tolist() for rid in (3, 4)]
+    assert given == [[0.5], pytest.approx([0.7])]
+    world.found(4, 4.0)
+    assert world.answers == {}
+    world.found(3, 3.0)
+    assert world.take() == [HandedOn(1)]
+    assert world.answer() == {
+        "pipeline": "own",
+        "partial": False,
+        "answer": {"by": "each", "scores": [[3.0], [4.0]]},
+        "stages": {"first": [{"variant": "v"}], "each": [{"variant": "v"}, {"variant": "v"}]},
+    }
+    assert world.counts.of("own").good == 1
+    assert world.queries.queries == {}
+
+
+def test_a_condition_ends_a_query_early(models: Registry) -> None:
+    world = opened(models, cascade)
+    world.found(2, 0.875, 0.7)
+    assert world.answer()["answer"] == {"by": "first", "score": 0.875}
+    assert world.answer()["stages"]["each"] == []
+
+
+def test_stages_may_be_called_in_any_order_and_again(models: Registry) -> None:
+    async def loop(inputs: Any, stage: Any) -> Any:
+        value = inputs["input"][:1]
+        while value[0] < 3:
+            value = (await stage("each", value)).outputs["output"]
+        return (await stage("first", np.repeat(value, 2))).outputs
+
+    world = opened(models, loop)
+    for rid in (2, 3, 4):
+        world.found(rid, rid - 1.0)
+    assert to_array(world.parts[5][0].input.tensor).tolist() == [3.0, 3.0]
+    world.found(5, 9.0)
+    assert world.answer()["answer"] == {"output": [9.0]}
+    assert [len(each) for each in world.answer()["stages"].values()] == [1, 3]
+
+
+def test_a_function_that_calls_nothing_answers(models: Registry) -> None:
+    async def alone(inputs: Any, stage: Any) -> Any:
+        return {"seen": list(inputs), "sum": float(inputs["input"].sum())}
+
+    world = opened(models, alone)
+    assert world.answer()["answer"] == {"seen": ["input"], "sum": 0.0}
+    # The router has never heard of it.
+    assert world.take() == []
+
+
+def test_calls_have_what_is_left_of_the_querys_time(models: Registry) -> None:
+    world = opened(models, cascade)
+    world.clock_ns += ms(60)
+    world.found(2, 0.5)
+    assert world.parts[3][0].terms.slo_ns == ms(40)
+    assert world.parts[3][0].terms.application == "each"
+
+
+def test_a_result_may_be_given_to_the_next_stage(models: Registry) -> None:
+    async def chain(inputs: Any, stage: Any) -> Any:
+        return (await stage("each", await stage("first"))).classes(1)
+
+    world = opened(models, chain)
+    world.found(2, 7.0)
+    assert to_array(world.parts[3][0].input.tensor).tolist() == [7.0]
+    world.found(3, 0.25, 0.75)
+    assert world.answer()["answer"] == [{"class": "1", "score": 0.75}]
+
+
+def test_a_lost_part_ends_the_query_with_its_reason(models: Registry) -> None:
+    world = opened(models, cascade)
+    world.found(2, 0.5, 0.7)
+    world.take()
+    world.lost(3, DropReason.WINDOW)
+    assert world.refusal().reason == DropReason.WINDOW
+    assert world.refusal().status == "RESOURCE_EXHAUSTED"
+    assert "stage 'each'" in world.refusal().message
+    # The router hears why, and its door learns from it.
+    assert world.take() == [HandedOn(1, DropReason.WINDOW)]
+    assert world.parts == {}
+    assert world.counts.of("own").refused == {DropReason.WINDOW: 1}
+
+
+def test_a_function_may_go_on_without_a_lost_part(models: Registry) -> None:
+    async def careful(inputs: Any, stage: Any) -> Any:
+        try:
+            await stage("first")
+        except stage.Lost as lost:
+            return {"lost": [lost.stage, lost.reason], "instead": await stage("each", [1.0])}
+
+    assert issubclass(function_run.LostCallError, StageLostError)
+    world = opened(models, careful)
+    world.lost(2, DropReason.LATE)
+    world.found(3, 5.0)
+    answer = world.answer()
+    assert answer["partial"] is True
+    assert answer["answer"]["lost"] == ["first", "late"]
+    assert answer["answer"]["instead"] == {"variant": "v", "outputs": {"output": [5.0]}}
+    assert answer["stages"]["first"] == [{"missing": "late"}]
+    assert world.counts.of("own").good == 1
+
+
+def test_a_part_that_is_lost_in_a_task_group_is_found(models: Registry) -> None:
+    async def grouped(inputs: Any, stage: Any) -> Any:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(stage("each", [1.0]))
+
+    world = opened(models, grouped)
+    world.lost(3, DropReason.FAILED)
+    assert world.refusal().reason == DropReason.FAILED
+    assert world.parts == {}
+
+
+def test_what_the_door_refuses_no_function_can_catch(models: Registry) -> None:
+    async def stubborn(inputs: Any, stage: Any) -> Any:
+        while True:
+            try:
+                return await stage("each", [1.0])
+            except stage.Lost:
+                pass
+
+    world = opened(models, stubborn)
+    world.lost(2, DropReason.SHED)
+    assert world.refusal().message == "shed: overload: it could not have ended in time"
+    assert world.parts == {}
+    world.settle()
+    assert world.begun == 2
+
+
+def test_calls_behind_one_that_the_door_refused_end_with_it(models: Registry) -> None:
+    async def hasty(inputs: Any, stage: Any) -> Any:
+        first = asyncio.ensure_future(stage("each", [1.0]))
+        await asyncio.sleep(0)
+        first.cancel()
+        await stage("first")
+
+    world = opened(models, hasty)
+    assert sorted(world.parts) == [3]
+    world.lost(3, DropReason.CANCELLED)
+    assert world.refusal().reason == DropReason.SHED
+
+
+def test_a_call_that_is_refused_here_never_began_the_query(models: Registry) -> None:
+    async def careful(inputs: Any, stage: Any) -> Any:
+        try:
+            await stage("first")
+        except stage.Lost:
+            await stage("each", [1.0])
+
+    world = opened(models, careful, refuses="first")
+    # The second call is the first that a router hears of.
+    assert world.take() == [QueryPart("own", 1, -1, 1)]
+
+
+def test_a_client_that_leaves_cancels_the_function(models: Registry) -> None:
+    seen: list[str] = []
+
+    async def noted(inputs: Any, stage: Any) -> Any:
+        try:
+            await asyncio.gather(stage("first"), stage("each", [1.0]))
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    world = opened(models, noted)
+    world.take()
+    assert world.queries.cancel(1)
+    world.settle()
+    assert world.refusal().reason == DropReason.CANCELLED
+    assert seen == ["cancelled"]
+    assert world.take() == [Cancel(1)]
+    assert (world.parts, world.queries.queries) == ({}, {})
+
+
+def test_a_deadline_cancels_the_function_and_says_what_it_waited_for(models: Registry) -> None:
+    world = opened(models, cascade)
+    world.clock_ns += ms(111)
+    (timer,) = world.timers
+    assert timer.call is not None
+    timer.call()
+    world.settle()
+    assert world.refusal().message == (
+        f"expired: function {__name__}:run had not ended, and waited for first after 111 ms"
+    )
+    assert world.parts == {}
+
+
+def test_calls_past_the_deadline_are_lost(models: Registry) -> None:
+    world = opened(models, cascade)
+    world.clock_ns += ms(101)
+    world.found(2, 0.1)
+    assert world.refusal().reason == DropReason.LATE
+
+
+def test_a_function_may_give_up_one_call(models: Registry) -> None:
+    async def patient(inputs: Any, stage: Any) -> Any:
+        slow = asyncio.ensure_future(stage("first"))
+        quick = await stage("each", [1.0])
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+        return quick.outputs["output"]
+
+    world = opened(models, patient)
+    # The other one began after it.
+    world.found(2, 6.0)
+    assert world.parts == {}
+    assert world.answer()["answer"] == [6.0]
+    assert world.answer()["partial"] is True
+    assert world.take()[-1] == HandedOn(1)
+
+
+def test_calls_that_nobody_waits_for_are_withdrawn(models: Registry) -> None:
+    async def careless(inputs: Any, stage: Any) -> Any:
+        asyncio.ensure_future(stage("first"))  # noqa: RUF006
+        return (await stage("each", [1.0])).outputs["output"]
+
+    world = opened(models, careless)
+    world.found(2, 6.0)
+    assert world.parts == {}
+    assert world.answer()["answer"] == [6.0]
+    assert world.answer()["stages"]["first"] == [{"missing": "cancelled"}]
+
+
+async def raising(inputs: Any, stage: Any) -> Any:
+    raise ValueError("spilt\n milk")
+
+
+async def exiting(inputs: Any, stage: Any) -> Any:
+    raise SystemExit(3)
+
+
+async def cancelling(inputs: Any, stage: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+async def lost_way(inputs: Any, stage: Any) -> Any:
+    await stage("second")
+
+
+async def misfit(inputs: Any, stage: Any) -> Any:
+    await stage("each", np.zeros(7, np.float32))
+
+
+async def odd(inputs: Any, stage: Any) -> Any:
+    return {"found": [1, {2, 3}]}
+
+
+async def endless(inputs: Any, stage: Any) -> Any:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+async def greedy(inputs: Any, stage: Any) -> Any:
+    await asyncio.gather(*[stage("each", [1.0]) for _ in range(1025)])
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (raising, "ValueError: spilt milk"),
+        (exiting, "SystemExit: 3"),
+        (cancelling, "it was cancelled by nobody but itself"),
+        (lost_way, "LookupError: stage 'second' is unknown; one of first, each"),
+        (misfit, "ValueError: the input of stage 'each': "),
+        (odd, "TypeError: the answer['found'][1] is a set; return numbers, texts, lists, "),
+        (endless, "RecursionError: "),
+        (greedy, "RuntimeError: it makes more than 1024 calls"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(models: Registry, function: Function, told: str) -> None:
+    world = opened(models, function)
+    refusal = world.refusal()
+    assert (refusal.status, refusal.reason) == ("INTERNAL", "failed")
+    assert refusal.message.startswith(f"failed: function {__name__}:run: {told}")
+    assert "\n" not in refusal.message
+    assert (world.parts, world.queries.queries) == ({}, {})
+
+
+def test_arrays_and_numbers_of_any_kind_can_be_returned(models: Registry) -> None:
+    async def various(inputs: Any, stage: Any) -> Any:
+        return {
+            1: np.float32(0.5),
+            "many": (np.arange(2), b"\xffa", None, True),
+            "words": np.array([b"one"], object),
+        }
+
+    world = opened(models, various)
+    assert world.answer()["answer"] == {
+        "1": 0.5,
+        "many": [[0, 1], "\ufffda", None, True],
+        "words": ["one"],
+    }
+
+
+def test_a_function_that_holds_all_of_its_threads_is_refused(models: Registry) -> None:
+    world = World(models, held={f"{__name__}:run"})
+    refusal = world.open("own")
+    assert isinstance(refusal, Refusal)
+    assert refusal.message.startswith(f"failed: function {__name__}:run holds all of its threads")
+    assert world.queries.queries == {}
+
+
+def test_queries_outlive_their_router(models: Registry) -> None:
+    world = opened(models, cascade)
+    world.queries.loosen(True)
+    world.take()
+    world.found(2, 0.5)
+    # The new router knows nothing of the query: its calls stand alone.
+    assert world.take() == [None]
+    world.found(3, 6.0)
+    assert world.take() == []
+    assert world.answer()["answer"]["scores"] == [[6.0]]
+
+
+def test_calls_of_a_router_that_is_gone_may_be_shed_and_caught(models: Registry) -> None:
+    async def careful(inputs: Any, stage: Any) -> Any:
+        try:
+            await stage("first")
+        except stage.Lost as lost:
+            return lost.reason
+
+    NOW["run"] = careful
+    world = World(models)
+    world.queries.loosen(False)
+    world.open("own")
+    world.settle()
+    assert world.take() == [None]
+    world.lost(2, DropReason.SHED)
+    assert world.answer()["answer"] == "shed"
+
+
+def test_the_answers_time_is_learnt_and_kept_for_it(models: Registry) -> None:
+    async def slow_end(inputs: Any, stage: Any) -> Any:
+        await stage("first")
+        world.clock_ns += ms(20)
+
+    world = opened(models, slow_end)
+    world.found(2, 1.0)
+    assert world.queries.answer_time("own").planned_ns >= ms(20)
+    world.open("own")
+    world.settle()
+    ((part, _),) = world.parts.values()
+    assert part.terms.slo_ns <= ms(80)
+    world.found(4, 1.0)
+
+
+def test_traces_follow_a_function(models: Registry) -> None:
+    tracer = Tracer(1.0, random.Random(1))
+    world = opened(models, cascade, observer=tracer)
+    parent = world.parts[2][0].traceparent
+    world.clock_ns += ms(5)
+    world.found(2, 0.9)
+    answer, query = tracer.take()
+    assert (answer.name, query.name) == ("answer", "query")
+    assert query.span_id in parent
+
+
+def test_an_input_that_is_broken_is_its_clients_mistake(models: Registry) -> None:
+    world = opened(models, cascade)
+    bad = Refusal("INVALID_ARGUMENT", "bad-input", "input holds numbers that are not finite")
+    world.end(2, bad)
+    world.settle()
+    assert world.refusal() == bad
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"function": "nowhere"}, "function='nowhere' must be module:function"),
+        ({"function": f"{__name__}:gone"}, f"function='{__name__}:gone' cannot be imported"),
+        ({"function": f"{__name__}:NOW"}, f"function='{__name__}:NOW' is no function"),
+        ({"function": f"{__name__}:not_async"}, "must be an async function"),
+        ({"partial": True}, "partial must be absent"),
+        (
+            {"stages": [{"application": "first"}, {"application": "each", "after": "first"}]},
+            "stage 'each': after must be absent where a function calls stages",
+        ),
+        (
+            {"stages": [{"application": "first", "classes": 3}]},
+            "stage 'first': classes must be absent",
+        ),
+    ],
+)
+def test_mistakes_in_the_file_are_refused_at_the_start(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told.replace("(", ".").replace("[", ".")):
+        known(**more)
+
+
+def test_a_dropped_part_keeps_its_status(models: Registry) -> None:
+    world = opened(models, cascade)
+    world.end(2, drop_refusal(DropReason.NO_BACKEND))
+    world.settle()
+    assert world.refusal().status == "UNAVAILABLE"
+    assert world.refusal().message.startswith("stage 'first': no-backend: ")

@@ -145,10 +145,11 @@ def _fault_of_calls(number: int, answer: dict[str, Any]) -> str:
     ]
     if bool(missing) != answer["partial"] or "cancelled" in missing:
         return f"an answer of called lacks {missing}"
-    wanted = {"find": number, "name": names, "read": [each for each in names if each % 2]}
+    reads = [each for each in names if each % 2]
+    wanted = {"find": number, "name": names, "read": reads}
     if not missing and found != wanted:
         return f"a function found {found}, not {wanted}"
-    some = set(found["name"]) <= set(names) and set(found["read"]) <= set(wanted["read"])
+    some = set(found["name"]) <= set(names) and set(found["read"]) <= set(reads)
     return "" if some and found["find"] == number else f"a function found {found} of {wanted}"
 
 

@@ -1,9 +1,12 @@
 """What the documents say is true: their commands and code run, their files exist."""
 
+import asyncio
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
@@ -11,8 +14,11 @@ import yaml
 from documents import PAGES, ROOT, Block, blocks, commands, play, serves
 
 from fermata.commands.main import app
+from fermata.deployments import cascade
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.served.registry import registry
+from fermata.foundation.stage_calls import StageLostError
+from fermata.foundation.user_code import find_beside
 from fermata.simulator.scenario.scenario import read_scenario
 
 README = ROOT / "README.md"
@@ -91,10 +97,40 @@ def test_yaml_blocks_of_the_scenario_page_are_scenarios() -> None:
 
 
 def test_yaml_blocks_of_the_pipelines_page_are_serving_files_and_a_scenario() -> None:
-    objects, words, simulated = blocks(ROOT / "docs/pipelines.md", "yaml")
+    objects, words, called, simulated = blocks(ROOT / "docs/pipelines.md", "yaml")
+    find_beside(ROOT / "deployments/cascade.yaml")
+    model, _ = registry(read_config(yaml.safe_load(called.text))).known("cascade")
+    assert model.pipeline is not None
+    assert model.pipeline.function == "cascade:run"
     assert registry(read_config(yaml.safe_load(objects.text))).find("objects")
     assert registry(read_config(yaml.safe_load(words.text))).find("words")
     assert read_scenario(yaml.safe_load(simulated.text)).pipelines
+
+
+@pytest.mark.parametrize(
+    ("scores", "lost", "by"),
+    [({"small": 0.7}, "", "small"), ({"small": 0.5, "large": 0.9}, "", "large"),
+     ({"small": 0.5}, "large", "small")],
+)  # fmt: skip
+def test_the_function_of_the_pipelines_page_runs(
+    scores: dict[str, float], lost: str, by: str
+) -> None:
+    """And so does the one that is shipped, which is the same."""
+
+    class Stages:
+        Lost = StageLostError
+
+        async def __call__(self, name: str, given: object = None) -> object:
+            if name == lost:
+                raise StageLostError(name, "late")
+            best = [{"class": name, "score": scores[name]}]
+            return SimpleNamespace(classes=lambda count: best)
+
+    (code,) = blocks(ROOT / "docs/pipelines.md", "python")
+    printed: dict[str, Any] = {}
+    exec(code.text, printed)
+    for function in (printed["run"], cascade.run):
+        assert asyncio.run(function({}, Stages()))["by"] == by
 
 
 def test_pictures_of_the_readme_are_small() -> None:

@@ -90,7 +90,7 @@ def test_mistakes_of_functions_are_told_and_hold_up_nobody() -> None:
             for call, told in (
                 (blocked[0], "function users_functions:blocking held its thread"),
                 (blocked[1], "function users_functions:blocking had not begun"),
-                (hangs, "function users_functions:hanging had not ended, and waited for no stage"),
+                (hangs, "function users_functions:hanging still waited for something"),
             ):
                 with pytest.raises(grpc.aio.AioRpcError, match=told) as late:
                     await call

@@ -114,10 +114,16 @@ def test_stages_may_be_called_in_any_order_and_again(models: Registry) -> None:
 
 def test_a_function_that_calls_nothing_answers(models: Registry) -> None:
     async def alone(inputs: Any, stage: Any) -> Any:
+        world.clock_ns += ms(30)
         return {"seen": list(inputs), "sum": float(inputs["input"].sum())}
 
-    world = opened(models, alone)
+    NOW["run"] = alone
+    world = World(models)
+    world.open("own")
+    world.settle()
     assert world.answer()["answer"] == {"seen": ["input"], "sum": 0.0}
+    # There was no last result, behind which time would have to be left.
+    assert world.queries.answer_time("own").planned_ns == 0
     # The router has never heard of it.
     assert world.take() == []
 
@@ -255,7 +261,7 @@ def test_a_deadline_cancels_the_function_and_says_what_it_waited_for(models: Reg
     timer.call()
     world.settle()
     assert world.refusal().message == (
-        f"expired: function {__name__}:run had not ended, and waited for first after 111 ms"
+        f"expired: function {__name__}:run still waited for first after 111 ms"
     )
     assert world.parts == {}
 

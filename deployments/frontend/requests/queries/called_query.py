@@ -133,4 +133,4 @@ class CalledQuery:
         if asyncio.current_task(self.on.loop) is self.run.task:
             return f"{told} held its thread, and must await what takes long"
         waits = [stage.name for stage, n in zip(pipeline.stages, self.query.open, strict=True) if n]
-        return f"{told} had not ended, and waited for {', '.join(waits) or 'no stage'}"
+        return f"{told} still waited for {', '.join(waits) or 'something that is no stage'}"

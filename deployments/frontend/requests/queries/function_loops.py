@@ -120,6 +120,12 @@ class ThreadLoop:
             # Tasks that a function has made may ask the process to exit.
             except (SystemExit, KeyboardInterrupt) as error:
                 LOG.warning("a pipeline's function tried to exit", extra=fields(error=repr(error)))
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        # Tasks hear of it in the next round, and those that await them in the one after.
+        for _ in range(3):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
         self.loop.close()
 
 

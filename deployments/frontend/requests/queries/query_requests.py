@@ -360,12 +360,12 @@ class QueryRequests:
     def on_answer(self, query: OpenQuery, answer: Result | Exception) -> None:
         """Answer a query, unless it has ended meanwhile."""
         if not query.settled:
+            now_ns, from_ns = self.means.now_ns(), query.ended_at_ns
             # A function that called no stage has made its answer of nothing but its input.
-            from_ns = query.ended_at_ns or query.arrived_at_ns
-            took_ns = self.means.now_ns() - from_ns
-            self.answer_time(query.pipeline.name).learn(self.means.now_ns(), took_ns)
+            if from_ns:
+                self.answer_time(query.pipeline.name).learn(now_ns, now_ns - from_ns)
             if query.trace is not None:
-                query.trace.worked("answer", "", from_ns, self.means.now_ns())
+                query.trace.worked("answer", "", from_ns or query.arrived_at_ns, now_ns)
             self._settle(query, failed(answer) if isinstance(answer, Exception) else answer)
 
     def _expire(self, query: OpenQuery) -> None:

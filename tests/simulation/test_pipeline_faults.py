@@ -37,3 +37,21 @@ def without_ends(what: object) -> None:
 
 def test_a_planted_bug_is_found() -> None:
     assert any(run_pipelines(seed, ("slow",), without_ends).broken for seed in range(SEARCH))
+
+
+def without_returns(what: object) -> None:
+    """The router does not hear that a function has returned."""
+    if not isinstance(what, LiveRouter) or what.queries is None:
+        return
+    hear, queries = what.queries.on_handed_on, what.queries.table.queries
+
+    def hear_some(now_ns: int, link: LinkPeer, message: HandedOn) -> bool:
+        query = queries.get(message.rid)
+        is_lost = query is not None and bool(query.called) and message.rid % 8 == 3
+        return is_lost or hear(now_ns, link, message)
+
+    what.queries.on_handed_on = hear_some  # type: ignore[method-assign]
+
+
+def test_a_planted_bug_of_functions_is_found() -> None:
+    assert any(run_pipelines(seed, ("slow",), without_returns).broken for seed in range(SEARCH))

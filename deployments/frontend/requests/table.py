@@ -95,7 +95,8 @@ class RequestTable:
         if refusal is not None:
             self.counts.refuse(terms.application, refusal.reason, terms.tenant)
             return refusal
-        rid = self.new_rid()
+        rid = self._next_rid
+        self._next_rid += 1
         slo_ns = min(terms.slo_ns, terms.left_ns)
         hard_ns = min(max(terms.hard_limit_ns, slo_ns), terms.left_ns)
         entry = PendingRequest(rid, terms, now_ns, now_ns + slo_ns, now_ns + hard_ns)
@@ -116,7 +117,7 @@ class RequestTable:
         return rid
 
     def new_rid(self) -> int:
-        """An id that nothing else of this frontend has."""
+        """An id for something that is no request, and that no request will have."""
         self._next_rid += 1
         return self._next_rid - 1
 

@@ -29,6 +29,7 @@ Source = str | Path | Iterable[Frame]
 Each = TypeVar("Each")
 EARLY = 0.25
 """Share of the time between two frames by which one may come early."""
+WEB = ("http://", "https://")
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
@@ -64,9 +65,8 @@ def open_captures(source: Source, fps: float | None = None) -> Iterator[Capture]
     text = str(source) if isinstance(source, str | Path) else ""
     if text.startswith(("rtsp://", "rtsps://")):
         return thinned(timed(_decoded(text, None, {"rtsp_transport": "tcp"})), fps)
-    if text.startswith(("http://", "https://")):
-        # It may be a film, which is read as fast as it is taken.
-        return thinned((Capture(frame) for frame, _ in _decoded(text, None, {})), fps)
+    if text.startswith(WEB):
+        return _on_the_web(text, fps)
     if text.isdecimal() or text.startswith("/dev/video"):
         device = f"/dev/video{text}" if text.isdecimal() else text
         return thinned(timed(_decoded(device, "v4l2", {})), fps)
@@ -74,9 +74,24 @@ def open_captures(source: Source, fps: float | None = None) -> Iterator[Capture]
 
 
 def is_live(source: str) -> bool:
-    """Whether a source sets its own pace, and is worth another try when it ends."""
-    addresses = ("rtsp://", "rtsps://", "http://", "https://", "/dev/video")
+    """Whether a source is a camera, or may be one: see `has_end` for addresses of the web."""
+    addresses = ("rtsp://", "rtsps://", *WEB, "/dev/video")
     return source.isdecimal() or source.startswith(addresses)
+
+
+def has_end(source: str) -> bool:
+    """Whether a source that has ended is not worth another try: all but cameras. A film on the web
+    knows how long it is, which only a look at it tells, and blocks."""
+    if not is_live(source):
+        return True
+    if not source.startswith(WEB):
+        return False
+    try:
+        with _open(source, None, {}) as container:
+            return _is_film(container)
+    except BadRequestError:
+        # Nothing is there now: that may be a camera which will be back.
+        return False
 
 
 def open_frames(source: Source, fps: float | None = None) -> Iterator[Frame]:
@@ -112,8 +127,27 @@ def _video(path: str, fps: float | None) -> Iterator[Frame]:
     frames = (frame for frame, _ in _decoded(path, None, {}))
     if fps is None:
         with _open(path, None, {}) as container:
-            fps = float(container.streams.video[0].average_rate or 25)
+            fps = _rate(container)
     return _paced(frames, fps)
+
+
+def _on_the_web(address: str, fps: float | None) -> Iterator[Capture]:
+    """A film, which is shown at its pace like a file; or a camera, which sets its own."""
+    with _open(address, None, {}) as container:
+        frames = (frame for frame, _ in _pictures_in(address, container))
+        if _is_film(container):
+            pace = _rate(container) if fps is None else fps
+            yield from map(Capture, _paced(frames, pace))
+        else:
+            yield from thinned(map(Capture, frames), fps)
+
+
+def _is_film(container: Any) -> bool:
+    return container.duration is not None
+
+
+def _rate(container: Any) -> float:
+    return float(container.streams.video[0].average_rate or 25)
 
 
 def _open(address: str, kind: str | None, options: dict[str, str]) -> Any:
@@ -138,13 +172,17 @@ def _source_error(message: str) -> BadRequestError:
 
 def _decoded(address: str, kind: str | None, options: dict[str, str]) -> Iterator[TimedFrame]:
     with _open(address, kind, options) as container:
-        stream = container.streams.video[0]
-        # Several threads decode one picture together; several pictures at once would add delay.
-        stream.thread_type = "SLICE"
-        pictures = container.decode(stream)
-        while (frame := _next(address, pictures)) is not None:
-            time_ns = None if frame.time is None else int(frame.time * 1e9)
-            yield frame.to_ndarray(format="rgb24"), time_ns
+        yield from _pictures_in(address, container)
+
+
+def _pictures_in(address: str, container: Any) -> Iterator[TimedFrame]:
+    stream = container.streams.video[0]
+    # Several threads decode one picture together; several pictures at once would add delay.
+    stream.thread_type = "SLICE"
+    pictures = container.decode(stream)
+    while (frame := _next(address, pictures)) is not None:
+        time_ns = None if frame.time is None else int(frame.time * 1e9)
+        yield frame.to_ndarray(format="rgb24"), time_ns
 
 
 def _next(address: str, pictures: Iterator[Any]) -> Any:

@@ -16,6 +16,7 @@ from fermata.commands.streaming.uplinks import read_uplink
 from fermata.deployments.models.video import NAMES, bundled_video
 from fermata.foundation import validation
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import refuse
 from fermata.foundation.units import ms
 
 
@@ -113,8 +114,17 @@ def _camera(row: validation.Fields, usual: Camera) -> Camera:
         fps=row.number("fps") if row.has("fps") else usual.fps,
         slo_ms=row.positive("slo_ms") or usual.slo_ms,
         accuracy_floor=usual.accuracy_floor if floor is None else floor,
-        uplink=read_uplink(str(row.data.get("uplink", "")), row.beside) or usual.uplink,
+        uplink=_uplink(row) or usual.uplink,
     )
+
+
+def _uplink(row: validation.Fields) -> BandwidthTrace | None:
+    given = row.data.get("uplink")
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        refuse(row.name("uplink"), given, "must be Mbit/s above 0, or a CSV file")
+    return read_uplink(str(given), row.beside)
 
 
 def _beside(folder: Path | None, source: str) -> str:

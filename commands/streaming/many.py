@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fermata.clients.frames import is_live
+from fermata.clients.frames import has_end
 from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.clients.wire.errors import WireError
@@ -39,11 +39,12 @@ class RunningCamera:
         """Why it sends nothing; empty while it does."""
 
     async def run(self, server: str, frames: int | None) -> None:
-        """Until its source has ended, for good; forever where that is live."""
+        """Until its source has ended, for good; forever where that is a camera."""
         while True:
             await self._stream(server, frames)
             done = frames is not None and self.counts.requests >= frames
-            if done or not is_live(self.camera.source):
+            # A look at an address of the web waits for its server, and others go on meanwhile.
+            if done or await asyncio.to_thread(has_end, self.camera.source):
                 return
             self.trouble = self.trouble or "its source has ended"
             await asyncio.sleep(AGAIN_S)

@@ -3,6 +3,8 @@
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from math import gcd
 from pathlib import Path
 
 from fermata.clients.emulated_link import BandwidthTrace
@@ -14,6 +16,10 @@ from fermata.foundation.validation import Fields, fields
 NETWORK_KEYS = ("traces", "frames", "round_trip_ms", "adaptation")
 TRACE_KEYS = ("mbps", "step_s", "file")
 ADAPTATIONS = ("advised", "throughput")
+UNEVEN_S = 1e-3
+"""Steps of a trace that differ by less are equal: recorders round their times."""
+STEPS_MAX = 10**6
+"""Equal steps that a trace with uneven ones may be cut into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +56,7 @@ def read_network(top: Fields) -> NetworkSpec | None:
 def read_trace(row: Fields) -> BandwidthTrace:
     """A trace given as a list or as a file."""
     if row.has("file"):
-        table = read_csv(row.text("file"), ("t_s", "mbps"))
-        mbps = [values[1] for values in table]
-        step_s = table[1][0] - table[0][0] if len(table) > 1 else 1.0
-        check_positive(f"{row.text('file')}: step of t_s", step_s)
+        mbps, step_s = _even_steps(row.text("file"))
     else:
         mbps, step_s = row.numbers("mbps"), row.positive("step_s") or 1.0
     if not mbps:
@@ -61,6 +64,28 @@ def read_trace(row: Fields) -> BandwidthTrace:
     for index, value in enumerate(mbps):
         check_positive(f"{row.name('mbps')}[{index}]", value)
     return BandwidthTrace(tuple(value * 1e6 for value in mbps), seconds(step_s))
+
+
+def _even_steps(path: str) -> tuple[list[float], float]:
+    """The bandwidths of a file and the step between them. Where its steps differ, it is read in
+    the longest that they all are multiples of, rounded to milliseconds."""
+    table = read_csv(path, ("t_s", "mbps"))
+    mbps = [values[1] for values in table]
+    steps_s = [later[0] - earlier[0] for earlier, later in pairwise(table)] or [1.0]
+    for step_s in steps_s:
+        check_positive(f"{path}: step of t_s", step_s)
+    if max(steps_s) - min(steps_s) < UNEVEN_S:
+        return mbps, steps_s[0]
+    steps_ms = [max(1, round(1000 * step_s)) for step_s in steps_s]
+    # Nothing says how long the last bandwidth holds: as long as the one before.
+    steps_ms.append(steps_ms[-1])
+    step_ms = gcd(*steps_ms)
+    if sum(steps_ms) > STEPS_MAX * step_ms:
+        refuse(f"{path}: steps", sum(steps_ms) // step_ms, f"must be {STEPS_MAX} at most")
+    even = [
+        value for value, each in zip(mbps, steps_ms, strict=True) for _ in range(each // step_ms)
+    ]
+    return even, step_ms / 1000
 
 
 def _read_frames(row: Fields) -> dict[int, float]:

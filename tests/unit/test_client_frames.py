@@ -1,6 +1,11 @@
 """Frames from arrays, folders and files."""
 
 import io
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fermata.clients.describe import ModelDescription, sample_input
-from fermata.clients.frames import encode_jpeg, open_frames
+from fermata.clients.frames import encode_jpeg, has_end, open_captures, open_frames
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import split_bytes, to_array
 
@@ -48,3 +53,69 @@ def test_sample_inputs_fit_the_model() -> None:
     (jpeg,) = split_bytes(sample_input(model("BYTES", (1,)), 0, 36, 64).data)
     with Image.open(io.BytesIO(jpeg)) as image:
         assert image.size == (64, 36)
+
+
+FRAMES = 6
+
+
+def film(path: Path) -> bytes:
+    """A film of six frames, four a second."""
+    import av
+
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("mpeg4", rate=4)
+        stream.width, stream.height = 64, 48
+        for number in range(FRAMES):
+            picture = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 20 * number, np.uint8))
+            out.mux(stream.encode(picture))
+        out.mux(stream.encode())
+    return path.read_bytes()
+
+
+class Site(BaseHTTPRequestHandler):
+    """A film, and a camera that breaks off after a few pictures."""
+
+    content = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        if self.path == "/film.mp4":
+            self.send_header("Content-Length", str(len(self.content)))
+            self.end_headers()
+            self.wfile.write(self.content)
+            return
+        self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=next")
+        self.end_headers()
+        picture = encode_jpeg(np.zeros((48, 64, 3), np.uint8))
+        head = f"--next\r\nContent-Type: image/jpeg\r\nContent-Length: {len(picture)}\r\n\r\n"
+        with suppress(ConnectionError):
+            for _ in range(FRAMES):
+                self.wfile.write(head.encode() + picture + b"\r\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing of what is asked for is shown."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    Site.content = film(tmp_path / "film.mp4")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_film_on_the_web_ends_as_a_file_does(site: str) -> None:
+    assert has_end(f"{site}/film.mp4")
+    # All of its frames: those that come sooner than asked for wait, as a file's do.
+    assert len(list(open_captures(f"{site}/film.mp4", 100))) == FRAMES
+
+
+def test_camera_on_the_web_is_worth_another_try(site: str) -> None:
+    assert not has_end(f"{site}/camera")
+    assert not has_end("http://127.0.0.1:9/film.mp4")
+    assert not has_end("rtsp://127.0.0.1:9/1")
+    assert has_end("film.mp4")
+    assert len(list(islice(open_captures(f"{site}/camera", 0), 3))) == 3

@@ -2,9 +2,10 @@
 
 from fermata.foundation.units import ms
 from fermata.router.core.costs import Costs
+from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Request
 from fermata.router.core.source import Slot
-from fermata.router.policies.jellyfish.backlog import dnn_in_time
+from fermata.router.policies.jellyfish.backlog import FRAMES_MAX, dnn_in_time, first_of
 
 TABLES = ([10.0, 14.0, 18.0], [15.0, 22.0, 29.0], [25.0, 40.0, 55.0])
 
@@ -58,3 +59,11 @@ def test_frame_that_allows_no_smaller_one_keeps_the_own() -> None:
 def test_dnn_that_is_not_loaded_is_no_help() -> None:
     assert chosen(50, 50, 50, on=slot(frozenset((0, 2)))) == 0
     assert chosen(50, 50, 50, on=slot(frozenset((0, 2)), swap_in_ms=1)) == 0
+
+
+def test_choice_goes_by_as_many_frames_however_long_the_queue_is() -> None:
+    queue = DeadlineQueue()
+    for request in frames(*range(1000)):
+        queue.push(request)
+    queue.pop_many(10)
+    assert [each.rid for each in first_of(queue)] == list(range(10, 10 + FRAMES_MAX))

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fermata.clients.emulated_link import BandwidthTrace
 from fermata.clients.frames import open_captures
 from fermata.clients.pending import FrameResult
 from fermata.clients.stream import StreamOptions
@@ -72,6 +73,7 @@ def test_what_cannot_be_is_refused(
         ("cameras: [{name: a, source: film.mp4, accuracy_floor: 2}]", "accuracy_floor"),
         ("cameras: [{name: a, source: film.mp4, uplink: 0}]", "uplink=0: give Mbit/s above 0"),
         ("cameras: [{name: a, source: film.mp4, uplink: no.csv}]", "no.csv: cannot be read"),
+        ("cameras: [{name: a, source: film.mp4, uplink: [5]}]", r"uplink=\[5\]: must be Mbit/s"),
     ],
 )
 def test_files_of_cameras_that_cannot_be_are_refused(
@@ -90,7 +92,7 @@ def test_a_camera_has_the_options_of_the_command_unless_it_says_otherwise(tmp_pa
     file.write_text(
         "cameras:\n"
         "- {name: a, source: film.mp4}\n"
-        "- {name: b, source: 'rtsp://host/1', fps: 0, model: faces, adapt: false}\n"
+        "- {name: b, source: 'rtsp://host/1', fps: 0, model: faces, adapt: false, uplink: null}\n"
     )
     usual = Camera(model="gate", fps=8.0, slo_ms=200.0, adapt=True, accuracy_floor=0.5)
     first, second = read_cameras(file, usual)
@@ -105,6 +107,8 @@ def test_a_camera_has_the_options_of_the_command_unless_it_says_otherwise(tmp_pa
     [
         ("t_s,mbps\n0,5\n0,6\n", "step of t_s=0.0: must be a finite number above 0"),
         ("t_s,mbps\n5,5\n0,6\n", "step of t_s=-5.0: must be a finite number above 0"),
+        ("t_s,mbps\n0,5\n1,6\n1,7\n", "step of t_s=0.0: must be a finite number above 0"),
+        ("t_s,mbps\n0,5\n0.001,6\n90000,7\n", "steps=.* must be 1000000 at most"),
         ("t_s,mbps\n0,5\n1\n", "give columns t_s, mbps of numbers"),
         ("t_s,mbps\n0,0\n1,5\n", r"mbps\[0\]=0.0: must be a finite number above 0"),
     ],
@@ -115,6 +119,19 @@ def test_traces_that_no_link_can_follow_are_refused(
     (tmp_path / "trace.csv").write_text(content)
     with pytest.raises(ConfigError, match=message):
         read_uplink("trace.csv", tmp_path)
+
+
+def test_a_trace_of_uneven_steps_is_followed_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("t_s,mbps\n10,8\n11,4\n13.5,2\n")
+    trace = read_uplink("trace.csv", tmp_path)
+    # 1 s, 2.5 s, and the last as long as the one before, in steps of 500 ms.
+    assert trace == BandwidthTrace((8e6,) * 2 + (4e6,) * 5 + (2e6,) * 5, ms(500))
+
+
+def test_a_trace_whose_times_were_rounded_has_even_steps(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("t_s,mbps\n0,8\n0.3333,4\n0.6667,2\n")
+    trace = read_uplink("trace.csv", tmp_path)
+    assert trace == BandwidthTrace((8e6, 4e6, 2e6), 333_300_000)
 
 
 def test_an_uplink_that_no_camera_would_follow_is_refused() -> None:

@@ -7,8 +7,18 @@ answer some of them too late; a smaller one for a batch or two makes up for it.
 
 from collections.abc import Callable, Sequence
 
+from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Request
 from fermata.router.core.source import Slot
+
+FRAMES_MAX = 64
+"""Frames, by deadline, that the choice goes by: those behind wait for several batches in any case,
+and a grant must not take longer the more of them there are."""
+
+
+def first_of(queue: DeadlineQueue) -> list[Request]:
+    """The frames that the choice goes by."""
+    return queue.items[queue.head : queue.head + FRAMES_MAX]
 
 
 def dnn_in_time(

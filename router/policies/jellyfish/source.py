@@ -11,7 +11,7 @@ from fermata.router.core.events import Advise, Batch, ClientReport, DropReason, 
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
 from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family
-from fermata.router.policies.jellyfish.backlog import dnn_in_time
+from fermata.router.policies.jellyfish.backlog import FRAMES_MAX, dnn_in_time, first_of
 from fermata.router.policies.jellyfish.decision import Decider
 from fermata.router.policies.jellyfish.dominance import accurate_order
 from fermata.router.policies.jellyfish.known_clients import KnownClient
@@ -366,22 +366,23 @@ class Jellyfish(Source):
             worker.bid.again = batch is None
             return batch
         if len(worker.queue) > 1:
-            waiting = worker.queue.items[worker.queue.head :]
-            dnn = dnn_in_time(slot, self.variants, dnn, waiting, self._allows)
+            dnn = dnn_in_time(slot, self.variants, dnn, first_of(worker.queue), self._allows)
+        # Of a smaller one, nobody asked those further back whether they allow it.
+        size_max = FRAMES_MAX if dnn != worker.dnn else len(worker.queue)
         variant = self.variants[dnn]
         for queue in (worker.queue, worker.spare):
             while len(queue) > 0:
                 budget_ns = queue.first().deadline_ns - slot.start_at_ns
                 size = min(len(queue), slot.size_that_fits(variant, budget_ns))
-                if queue is worker.spare:
-                    # Nobody who is mapped may wait longer than planned for those who are not.
-                    size = min(size, worker.batch)
+                # Nobody who is mapped may wait longer than planned for those who are not.
+                size = min(size, worker.batch if queue is worker.spare else size_max)
                 if size > 0:
                     taken = queue.pop_many(size)
                     if queue is worker.queue:
                         taken.extend(self._fill(worker, slot, dnn, taken))
                     return Batch(self._suited(slot, variant, taken), taken)
                 self._drop_late(queue, variant, worker.kind)
+                size_max -= queue is worker.queue
         return None
 
     def _stand_in(self, worker: MappedWorker, slot: Slot) -> Batch | None:
@@ -390,7 +391,7 @@ class Jellyfish(Source):
         there = [dnn for dnn, variant in enumerate(self.variants) if slot.runs(variant)]
         there.sort(key=lambda dnn: (abs(dnn - worker.dnn), dnn))
         for queue in (worker.queue, worker.spare):
-            waiting = queue.items[queue.head :]
+            waiting = first_of(queue)
             for first in waiting:
                 budget_ns = first.deadline_ns - slot.start_at_ns
                 for dnn in there:

@@ -22,9 +22,6 @@ Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
 SPLIT_SEED = 2026
-TRAIN_DRAWS = 12000
-INDEX_DRAWS = 3000
-PROFILE_DRAWS = 3000
 EPOCHS = 20
 FASHION_EACH = 600
 """Pictures of each class; there are 7,000."""
@@ -56,6 +53,15 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Draws:
+    """How many pictures are drawn of the parts that things are made from."""
+
+    train: int = 12000
+    index: int = 3000
+    profile: int = 3000
+
+
+@dataclass(frozen=True, slots=True)
 class Pictures:
     """Labelled pictures in three parts that never meet, and how noisy they are to be."""
 
@@ -67,6 +73,7 @@ class Pictures:
     """Rows to train on, to profile on, to judge by."""
     noise: float
     tasks: tuple[Task, ...]
+    draws: Draws = Draws()
 
 
 def _even(count: int) -> tuple[float, ...]:
@@ -192,7 +199,7 @@ def prepare(
     """Train, profile and index one application; takes a few seconds."""
     rng = np.random.default_rng([SPLIT_SEED, seed])
     count = len(task.classes)
-    images, labels = _draw(pictures, task, 0, TRAIN_DRAWS, task.trained_on, rng)
+    images, labels = _draw(pictures, task, 0, pictures.draws.train, task.trained_on, rng)
     networks = tuple(
         tuple(
             train(
@@ -204,9 +211,9 @@ def prepare(
         )
         for variant in task.variants
     )
-    images, labels = _draw(pictures, task, 0, INDEX_DRAWS, _even(count), rng)
+    images, labels = _draw(pictures, task, 0, pictures.draws.index, _even(count), rng)
     index = index_of(images, labels, count)
-    images, labels = _draw(pictures, task, 1, PROFILE_DRAWS, _even(count), rng)
+    images, labels = _draw(pictures, task, 1, pictures.draws.profile, _even(count), rng)
     flat = images.reshape(len(images), -1)
     recall: list[tuple[float, ...]] = []
     for network in networks:

@@ -61,6 +61,8 @@ class QueryWorld:
         self.killed: set[int] = set()
         self.function: FunctionOf = return_at_once
         """Of pipelines that have one."""
+        self.minds_losses = False
+        """A function that has lost a call ends at once, as one does that gathers calls."""
         for backend in range(backends):
             self.engine.on_backend_up(0, backend)
 
@@ -130,6 +132,9 @@ class QueryWorld:
 
     def _step(self) -> bool:
         """Let functions go on that wait for nothing; false where there are none."""
+        for query in list(self.table.queries.values()) if self.minds_losses else ():
+            if query.called and query.missing:
+                assert self.table.on_return(self.now_ns, query.qid, DropReason.WINDOW)
         idle = [each for each in self.table.queries.values() if each.called and not each.parts]
         for query in idle:
             what = self.function(query)

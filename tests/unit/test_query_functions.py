@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from query_requests_world import World, application
 
-from fermata.clients.wire.tensors import to_array
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.tensors import add_input, from_array, to_array
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.outcomes import Refusal, drop_refusal
+from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.requests.queries import function_run
 from fermata.deployments.frontend.requests.tracing.traces import Tracer
 from fermata.deployments.specs.registry import Registry
@@ -87,6 +89,21 @@ def test_calls_are_parts_of_one_query(models: Registry) -> None:
     }
     assert world.counts.of("own").good == 1
     assert world.queries.queries == {}
+
+
+def test_a_batch_of_one_is_given_without_its_dimension(models: Registry) -> None:
+    async def shapes(inputs: Any, stage: Any) -> Any:
+        return [inputs["input"].shape, (await stage("first", inputs)).inputs["input"].shape]
+
+    NOW["run"] = shapes
+    world = World(models)
+    request = pb.ModelInferRequest(model_name="own")
+    add_input(request, from_array("input", np.zeros((1, 2), np.float32)))
+    world.queries.open(world.clock_ns, parse_request(request, models), world.note)
+    world.settle()
+    world.found(2, 1.0)
+    # A result tells what its stage was given, which is as it came.
+    assert world.answer()["answer"] == [[2], [1, 2]]
 
 
 def test_a_condition_ends_a_query_early(models: Registry) -> None:

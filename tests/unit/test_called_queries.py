@@ -91,9 +91,56 @@ def test_time_is_left_for_stages_that_are_still_to_be_called() -> None:
     while sum(query.called) < 3:
         world.advance(world.now_ns + ms(1))
     # The second stage has been called: a first one after it has all the time that is left.
-    (again,) = world.engine.outbox.queued.values() or [None]
-    assert again is None or again.deadline_ns == query.deadline_ns
     assert world.table.dates(world.now_ns, query, 0)[0] == query.deadline_ns
+
+
+def looping(rounds: int) -> QueryWorld:
+    """A world whose functions call one stage so often, one call after another."""
+    world = QueryWorld([Pipeline((Stage(0),), ms(100), called=True)], 4)
+    world.minds_losses = True
+    world.function = lambda query: [0] if query.called[0] < rounds else ""
+    return world
+
+
+def test_time_is_left_for_the_rounds_of_a_loop() -> None:
+    world = looping(4)
+    for qid in range(100):
+        world.send(qid, ms(100))
+        world.advance(world.now_ns + ms(5))
+    world.advance(world.now_ns + ms(200))
+    (flow,) = world.table.flows
+    assert flow.rounds[0].mean == pytest.approx(4.0, abs=0.1)
+    world.table._plan(world.now_ns)
+    assert flow.times == [4]
+    assert [len(each.stages) for each in (flow.pipeline, flow.planned)] == [1, 4]
+    query = world.send(100, ms(100))
+    run_ns = world.table.budgets[0].run_ns
+    assert flow.path_ns == 4 * run_ns
+    assert world.table.dates(world.now_ns, query, 0)[0] == query.deadline_ns - 3 * run_ns
+    # All but some of the first, before any had shown how many rounds there are.
+    assert [*world.ends.values()].count([GOOD]) > 85
+
+
+def test_calls_at_once_are_one_round() -> None:
+    world = world_of([0], [1, 1, 1, 1])
+    world.send(0, ms(100))
+    world.advance(ms(100))
+    assert [each.mean for each in world.table.flows[0].rounds] == [1.0, 1.0]
+
+
+def test_more_rounds_than_fit_are_not_planned_for_and_can_be_unlearnt() -> None:
+    world = looping(1)
+    (flow,) = world.table.flows
+    flow.rounds[0].learn(90)
+    world.send(0, ms(100))
+    # 14 runs of 5 ms are 70 of 100 ms.
+    assert flow.times == [14]
+    for qid in range(1, 100):
+        world.advance(world.now_ns + ms(20))
+        world.send(qid, ms(100))
+    world.advance(world.now_ns + ms(100))
+    assert [*world.ends.values()].count([GOOD]) == 100
+    assert flow.rounds[0].mean < 2
 
 
 def test_a_lost_part_leaves_its_query_to_the_function() -> None:

@@ -36,6 +36,11 @@ class StageBudget:
         return self.plan_ns[self.size] + self.lead_ns
 
     @property
+    def least_ns(self) -> int:
+        """The same of a batch of one."""
+        return self.plan_ns[1] + self.lead_ns
+
+    @property
     def each_ns(self) -> float:
         """Backend time of one request in such a batch."""
         return self.plan_ns[self.size] / self.size

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from fermata.router.core.queries.budgets import StageBudget
-from fermata.router.core.queries.pipeline import FanOut, Pipeline, visits
+from fermata.router.core.queries.pipeline import FanOut, Pipeline, Stage, visits
 from fermata.router.core.rate import RateMeter
 
 
@@ -42,6 +43,10 @@ class QueryRules:
 
 
 RULES: Final = QueryRules()
+TIMES_RARE: Final = 0.1
+"""Time is planned for no further round that fewer queries than this part make."""
+TIMES_ROOM: Final = 0.7
+"""Part of the SLO that rounds which are planned for may take, with batches of one."""
 
 
 class Flow:
@@ -60,21 +65,31 @@ class Flow:
         "open",
         "path_ns",
         "pipeline",
+        "planned",
         "rate",
         "refused",
+        "rounds",
         "running",
         "share",
         "tail_ns",
+        "times",
         "waited",
     )
 
     def __init__(self, pipeline: Pipeline, share: float) -> None:
         self.pipeline = pipeline
+        self.planned = pipeline
+        """The graph that time is planned by: a stage that functions call again and again comes as
+        often there."""
         stages = pipeline.stages
         self.fan_outs = [[FanOut() for _ in stage.children] for stage in stages]
         """By stage and edge."""
         self.calls = [FanOut() for _ in stages]
         """By stage: calls of a query's function."""
+        self.rounds = [FanOut() for _ in stages]
+        """By stage: how often a query's function calls it anew, with nothing of it open."""
+        self.times = [1] * len(stages)
+        """The same in whole numbers, by which time is planned."""
         self.called = [0] * len(stages)
         """By stage: calls that functions have made which have not ended."""
         self.running = 0
@@ -118,13 +133,42 @@ class Flow:
         expected = [self.running * each.mean for each in self.calls]
         return [max(0.0, a - b) for a, b in zip(expected, self.called, strict=True)]
 
-    def on_calls_end(self, called: Sequence[int], learns: bool) -> None:
-        """A function has ended that had made so many calls of each stage."""
+    def on_calls_end(self, called: Sequence[int], rounds: Sequence[int], learns: bool) -> None:
+        """A function has ended that had made so many calls of each stage, in so many rounds. One
+        that was lost would have made more of both."""
         self.running -= 1
         for place, count in enumerate(called):
             self.called[place] -= count
             if learns:
                 self.calls[place].learn(count)
+            # As many rounds as that are known of any. Or none would end well where too few are
+            # planned for, and none be learnt from.
+            if learns or rounds[place] > self.rounds[place].mean:
+                self.rounds[place].learn(rounds[place])
+
+    def unroll(self, budgets: Mapping[int, StageBudget]) -> None:
+        """Plan for as many rounds of each stage as functions make. It is there once at least, for
+        queries that call it; and no more rounds than could end in time, or none would be let in
+        that showed how many there are."""
+        stages = self.pipeline.stages
+        self.times = [max(1, ceil(each.mean - TIMES_RARE)) for each in self.rounds]
+        single_ns = [budgets[each.application].least_ns for each in stages]
+        room_ns = TIMES_ROOM * self.pipeline.slo_ns
+        left_ns = max(0.0, room_ns - sum(single_ns))
+        for place, times in enumerate(self.times):
+            more = min(times - 1, int(left_ns / single_ns[place]))
+            left_ns -= more * single_ns[place]
+            self.times[place] = 1 + more
+        places = [place for place, times in enumerate(self.times) for _ in range(times)]
+        last = len(places) - 1
+        self.planned = Pipeline(
+            tuple(
+                Stage(stages[place].application, (number + 1,) if number < last else ())
+                for number, place in enumerate(places)
+            ),
+            self.pipeline.slo_ns,
+            called=True,
+        )
 
     def demand(self, budgets: Mapping[int, StageBudget]) -> None:
         """Add this pipeline's requests to those of the applications that run its stages."""
@@ -149,15 +193,17 @@ class Flow:
         """Take over the target batches."""
         stages = self.pipeline.stages
         counts = self.visits()
-        runs_ns = self.pipeline.longest_ns(lambda each: budgets[each].run_ns)
-        fills_ns = self.pipeline.longest_ns(lambda each: budgets[each].fill_ns)
+        runs_ns = self.planned.longest_ns(lambda each: budgets[each].run_ns)
+        fills_ns = self.planned.longest_ns(lambda each: budgets[each].fill_ns)
         self.path_ns = runs_ns[0]
         for place in range(len(stages) - 1, -1, -1):
             stage = stages[place]
             budget = budgets[stage.application]
-            self.tail_ns[place] = runs_ns[place] - budget.run_ns
-            self.head_ns[place] = self.path_ns - runs_ns[place]
-            self.hold[place] = budget.fill_ns / fills_ns[place] if fills_ns[place] else 1.0
+            # Where it comes first.
+            at = sum(self.times[:place])
+            self.tail_ns[place] = runs_ns[at] - budget.run_ns
+            self.head_ns[place] = self.path_ns - runs_ns[at]
+            self.hold[place] = budget.fill_ns / fills_ns[at] if fills_ns[at] else 1.0
             if self.pipeline.called:
                 self.after_ns[place] = budget.each_ns
                 continue

@@ -28,6 +28,7 @@ class Query:
         "pipeline",
         "qid",
         "refused",
+        "rounds",
     )
 
     def __init__(self, qid: int, pipeline: int, arrived_at_ns: int, deadline_ns: int) -> None:
@@ -44,6 +45,8 @@ class Query:
         """By stage: requests that have ended with a result."""
         self.called: list[int] = []
         """By stage: calls that its function has made; empty where it has none."""
+        self.rounds: list[int] = []
+        """By stage: how often it called it with nothing of that open."""
         self.missing = 0
         """Parts that were lost, where the pipeline allows a partial answer."""
         self.outcome = ""
@@ -123,7 +126,7 @@ class QueryTable:
         stages = len(flow.pipeline.stages)
         query.open, query.ended = [0] * stages, [0] * stages
         if flow.pipeline.called:
-            query.called = [0] * stages
+            query.called, query.rounds = [0] * stages, [0] * stages
             flow.running += 1
             return
         made: dict[int, list[Request]] = {}
@@ -137,6 +140,7 @@ class QueryTable:
         for qid, place in calls:
             query = self.queries[qid]
             assert query.called, "stages of a graph follow one another"
+            query.rounds[place] += not query.open[place]
             self._make(now_ns, query, place, 1, -1, made)
             query.called[place] += 1
             self.flows[query.pipeline].called[place] += 1
@@ -267,7 +271,8 @@ class QueryTable:
         del self.queries[query.qid]
         flow = self.flows[query.pipeline]
         if query.called:
-            flow.on_calls_end(query.called, outcome in (GOOD, DropReason.LATE))
+            learns = outcome in (GOOD, DropReason.LATE)
+            flow.on_calls_end(query.called, query.rounds, learns)
         if outcome == GOOD:
             flow.good += 1
         elif outcome != DropReason.CANCELLED and not query.refused:
@@ -296,14 +301,14 @@ class QueryTable:
         return deadline_ns, now_ns + int(spare_ns * flow.hold[place])
 
     def _tail_ns(self, query: Query, flow: Flow, place: int) -> int:
-        """Run times of target batches of the stages behind one that a function has still to call:
-        those that it has called already may have come first."""
-        stages = flow.pipeline.stages
-        return sum(
-            self.budgets[stages[each].application].run_ns
-            for each in range(place + 1, len(stages))
-            if not query.called[each]
-        )
+        """Run times of target batches that a function has still to call, as far as it usually goes
+        on: of stages behind one, and of those again that it calls several times."""
+        total_ns = 0
+        for each, stage in enumerate(flow.pipeline.stages):
+            if each >= place or query.rounds[each]:
+                left = max(0, flow.times[each] - query.rounds[each])
+                total_ns += left * self.budgets[stage.application].run_ns
+        return total_ns
 
     def admits(self, now_ns: int, query: Query, flow: Flow) -> bool:
         """Whether a query is estimated to end within the share of its time that is learnt.
@@ -342,8 +347,10 @@ class QueryTable:
             budget.plan_ns = self.engine.costs.of(self.serving[application]).plan_ns
         for flow in self.flows:
             flow.demand(budgets)
+            if flow.pipeline.called:
+                flow.unroll(budgets)
         fit(
-            [(each.pipeline, int(rules.room * each.pipeline.slo_ns)) for each in self.flows],
+            [(each.planned, int(rules.room * each.pipeline.slo_ns)) for each in self.flows],
             budgets,
         )
         for flow in self.flows:

@@ -1,9 +1,11 @@
 """Functions that call stages: their calls are parts of one query, which is answered once."""
 
 import asyncio
+import gc
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -104,6 +106,42 @@ def test_a_batch_of_one_is_given_without_its_dimension(models: Registry) -> None
     world.found(2, 1.0)
     # A result tells what its stage was given, which is as it came.
     assert world.answer()["answer"] == [[2], [1, 2]]
+
+
+async def careful(inputs: Any, stage: Any) -> Any:
+    inputs["input"].sum()
+    try:
+        return await asyncio.gather(stage("first"), stage("each", [1.0]))
+    except stage.Lost as lost:
+        return lost.reason
+
+
+@pytest.mark.parametrize("function", [cascade, careful])
+@pytest.mark.parametrize("end", ["found", "lost", "left"])
+def test_nothing_of_a_query_outlives_it(models: Registry, function: Function, end: str) -> None:
+    """Not even until cycles are collected, which frontends do rarely: inputs may be large."""
+    gc.collect()
+    gc.disable()
+    try:
+        world = opened(models, function)
+        query = world.queries.queries[1]
+        assert query.function is not None
+        assert query.function.run is not None
+        kept = [ref(each) for each in (query, query.function.run, query.function.run.inputs)]
+        del query
+        if end == "left":
+            world.queries.cancel(1)
+            world.settle()
+        elif end == "found":
+            for rid in (2, 3):
+                world.found(rid, 0.9)
+        else:
+            world.lost(2, DropReason.FAILED)
+        assert len(world.answers) == 1
+        world.timers.clear()
+        assert [each() for each in kept] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_condition_ends_a_query_early(models: Registry) -> None:

@@ -8,11 +8,7 @@ from fermata.deployments.frontend.outcomes import Outcome, Refusal, drop_refusal
 from fermata.deployments.frontend.requests.pending_request import CallTicket
 from fermata.deployments.frontend.requests.queries.answers import called_answer
 from fermata.deployments.frontend.requests.queries.function_loops import FunctionLoop
-from fermata.deployments.frontend.requests.queries.function_run import (
-    Call,
-    FunctionRun,
-    LostCallError,
-)
+from fermata.deployments.frontend.requests.queries.function_run import Call, FunctionRun
 from fermata.deployments.frontend.requests.queries.open_query import OpenQuery
 from fermata.deployments.frontend.requests.queries.parts import QueryPartRecord, result_of
 from fermata.deployments.frontend.requests.queries.refusals import told_of
@@ -38,7 +34,9 @@ class CalledQuery:
         self.query = query
         self.on = on
         given, pixels_max = query.request.input, requests.means.pixels_max
-        self.run = FunctionRun(query.pipeline, on, given, pixels_max, self)
+        self.run: FunctionRun | None = FunctionRun(query.pipeline, on, given, pixels_max, self)
+        """None once the query is answered. Nothing that has ended must hold what was large until
+        cycles are collected, which frontends do rarely."""
         on.post(self.run.begin)
 
     def on_call(self, call: Call) -> None:
@@ -90,7 +88,7 @@ class CalledQuery:
         # A client's own input is its own mistake, whichever stage that is given to.
         bad_input = call.is_own and refusal.reason == RefusalReason.BAD_INPUT
         told = refusal if bad_input else told_of(stage, call.place, refusal, by_name=True)
-        self.on.post(call.end, LostCallError(stage.name, told))
+        self.on.post(call.end, told)
 
     def on_ended(self, outcome: bytes | Refusal) -> None:
         if self.query.settled:
@@ -121,16 +119,19 @@ class CalledQuery:
 
     def stop(self) -> None:
         """The query is answered, and its function is of no use any more."""
+        assert self.run is not None
         self.on.post(self.run.stop)
+        self.run = None
 
     @property
     def state(self) -> str:
         """Why there is no answer, for a client that is told that its query expired."""
         pipeline = self.query.pipeline
         told = f"function {pipeline.function}"
-        if self.run.task is None:
+        task = None if self.run is None else self.run.task
+        if task is None:
             return f"{told} had not begun: other runs of it hold its thread"
-        if asyncio.current_task(self.on.loop) is self.run.task:
+        if asyncio.current_task(self.on.loop) is task:
             return f"{told} held its thread, and must await what takes long"
         waits = [stage.name for stage, n in zip(pipeline.stages, self.query.open, strict=True) if n]
         return f"{told} still waited for {', '.join(waits) or 'something that is no stage'}"

@@ -79,18 +79,14 @@ class Call:
         self.given = given
         self.is_own = is_own
         """Its input is the client's own."""
-        self.future: asyncio.Future[StageResult] = future
+        self.future: asyncio.Future[StageResult | Refusal] = future
         self.record: QueryPartRecord | None = None
         """Its part, and its request's id: kept by the frontend."""
         self.rid = -1
         self.given_up = False
 
-    def end(self, found: StageResult | Exception) -> None:
-        if self.future.done():
-            return
-        if isinstance(found, Exception):
-            self.future.set_exception(found)
-        else:
+    def end(self, found: StageResult | Refusal) -> None:
+        if not self.future.done():
             self.future.set_result(found)
 
 
@@ -139,6 +135,7 @@ class FunctionRun:
         self.called = 0
         self.is_over = False
         self.task: asyncio.Task[None] | None = None
+        """None before it begins, and once it has ended."""
 
     def begin(self) -> None:
         if not self.is_over:
@@ -166,12 +163,12 @@ class FunctionRun:
             # Of tasks that it has made.
             outcome = _first_lost(group) or self._failed(_one_line(group.exceptions[0]))
         except asyncio.CancelledError:
-            if self.is_over:
-                raise
+            # Not raised again: the task would keep the error, and that this frame.
             outcome = self._failed("it was cancelled by nobody but itself")
         # Whatever users' functions do, their clients are told.
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             outcome = self._failed(_one_line(error))
+        self.task = None
         if not self.is_over:
             self._close()
             self.on.reply(self.taker.on_ended, outcome)
@@ -201,19 +198,23 @@ class FunctionRun:
             raise ValueError(f"the input of stage {name!r}: {error}") from None
         return await self._await(Call(place, made, own is self.inputs, self._future()))
 
-    def _future(self) -> "asyncio.Future[StageResult]":
+    def _future(self) -> "asyncio.Future[StageResult | Refusal]":
         return self.on.loop.create_future()
 
     async def _await(self, call: Call) -> StageResult:
         self.calls.add(call)
         self.on.reply(self.taker.on_call, call)
         try:
-            return await call.future
+            found = await call.future
         except asyncio.CancelledError:
             self.on.reply(self.taker.on_given_up, call)
             raise
         finally:
             self.calls.discard(call)
+        if isinstance(found, Refusal):
+            # Raised here: an error in the future would hold this frame, and that the future.
+            raise LostCallError(self.pipeline.stages[call.place].name, found)
+        return found
 
 
 def _first_lost(group: BaseExceptionGroup[BaseException]) -> Refusal | None:

@@ -399,6 +399,7 @@ class QueryRequests:
             query.timer.cancel()
         if query.function is not None:
             query.function.stop()
+            query.function = None
         if query.trace is not None:
             query.trace.end(self.means.now_ns(), query.rid, outcome)
         if isinstance(outcome, Refusal):

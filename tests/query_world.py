@@ -60,7 +60,7 @@ class QueryWorld:
         self.ends: dict[int, list[str]] = {}
         self.killed: set[int] = set()
         self.function: FunctionOf = return_at_once
-        """Of pipelines that have one."""
+        """The function of pipelines that have one."""
         self.minds_losses = False
         """A function that has lost a call ends at once, as one does that gathers calls."""
         for backend in range(backends):

@@ -92,7 +92,7 @@ def test_a_slanted_line_lies_between_its_corners() -> None:
 def test_boxes_are_turned_back_in_the_form_that_they_came_in(
     form: Any, given: list[float], wanted: list[float]
 ) -> None:
-    """Of a picture 40 wide that was turned once, counterclockwise: x = 40 - y, y = x."""
+    """Boxes of a picture 40 wide that was turned once, counterclockwise: x = 40 - y, y = x."""
     boxes = BoxOptions("output", form)
     lies = PixelMap.turned(1, HEIGHT, WIDTH)
     assert moved(np.array([given], np.float32), boxes, lies).tolist() == [wanted]

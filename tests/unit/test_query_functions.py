@@ -28,7 +28,7 @@ from fermata.router.links.messages import Cancel, HandedOn, QueryPart
 
 Function = Callable[[Any, Any], Awaitable[Any]]
 NOW: dict[str, Function] = {}
-"""What the pipeline's function does in this test."""
+"""The function of the pipeline in this test."""
 
 
 async def run(inputs: Any, stage: Any) -> Any:

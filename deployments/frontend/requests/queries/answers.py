@@ -21,7 +21,7 @@ from fermata.router.core.events import DropReason
 from fermata.router.links.messages import Result
 
 Parts = Sequence[Sequence[QueryPartRecord]]
-"""Of a query, by stage."""
+"""Parts of a query, by stage."""
 
 
 def answer_of(pipeline: ServedPipeline, parts: Parts, rid: int, pixels_max: int) -> Result:

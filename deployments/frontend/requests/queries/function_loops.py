@@ -79,7 +79,7 @@ class ThreadLoop:
         self.taken = 0
         """Written by the thread alone; the rest by the frontend."""
         self.seen = 0
-        """What was taken at that time, and since when."""
+        """Count of what was taken at that time, and since when."""
         self.seen_at_ns = clock()
         self.stopped = False
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)

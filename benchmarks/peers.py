@@ -7,7 +7,6 @@ are refused, lost or later than their SLO, counted from when they were due.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.figures import Figure, present
 from benchmarks.live_server import ServerError
@@ -32,6 +30,7 @@ from benchmarks.peer_servers.limits import (
     find_limit,
     timed,
 )
+from benchmarks.peer_servers.measurements import Measurements
 from benchmarks.peer_servers.scenes import Scene, eight_models, one_gpu
 from benchmarks.peer_servers.venv import Venv, make_venv
 from fermata.simulator.goodput import find_goodput, fluid_bound_rps
@@ -43,26 +42,6 @@ FIRST = 0.6
 """A sweep starts from this share of our own simulated goodput."""
 GOALS = {"one": 1.10, "eight": 2.0}
 """Over the best peer."""
-Results = dict[str, dict[str, Any]]
-"""What is known of each server of a scene."""
-
-
-class Measurements:
-    """All that a run has found, and what earlier ones had: a measurement may come in pieces."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.scenes: dict[str, Results] = {}
-        if path is not None and path.exists():
-            self.scenes = json.loads(path.read_text())
-
-    def of(self, scene: Scene) -> Results:
-        return self.scenes.setdefault(scene.name, {})
-
-    def enter(self, scene: Scene, server: str, **values: Any) -> None:
-        self.of(scene).setdefault(server, {}).update(values)
-        if self.path is not None:
-            self.path.write_text(json.dumps(self.scenes, indent=1) + "\n")
 
 
 @cache

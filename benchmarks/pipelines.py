@@ -9,6 +9,7 @@ from benchmarks.pipelines_cuts import cut_figures
 from benchmarks.pipelines_gpu import LOADS, gpu_figures
 from benchmarks.pipelines_kills import kill_figures
 from benchmarks.pipelines_live import SCALES, live_figures, scaled
+from benchmarks.pipelines_peers import Capacity, add_options, peer_figures
 from fermata.foundation.json_types import JsonObject
 from fermata.simulator.pipelines.bound import bound_rps
 from fermata.simulator.pipelines.draw import draw, told_scenes
@@ -21,10 +22,11 @@ PARTS = {
     "rules": "against other rules, simulated",
     "live": "scenes A and C on emulated GPUs, over their simulation",
     "kills": "backends killed in a batch of each stage",
+    "peers": "scenes A and C beside Triton and Ray Serve on emulated GPUs",
     "cuts": "CPU time of a crop in a frontend, whoever cuts it",
     "gpu": "detect, crop and classify with real models on one device",
 }
-ASKED = ("live", "kills", "cuts", "gpu")
+ASKED = ("live", "kills", "peers", "cuts", "gpu")
 """Parts that are left out unless they are named."""
 KILLS, KILLS_QUICK = 20, 1
 SEEDS = range(101, 111)
@@ -160,11 +162,16 @@ def compared(quick: bool) -> Iterator[Figure]:
         yield Figure(f"mean over {rule} at 1.3 times", mean, "x", goal)
 
 
+def capacity(name: str) -> Capacity:
+    """What the simulator says of a scene that is served live."""
+    scenario = _scenario(scaled(name), SECONDS_LIVE)
+    bound = bound_rps(scenario)
+    return Capacity(bound, find_peak(scenario, bound) * bound)
+
+
 def live(quick: bool) -> Iterator[Figure]:
     for name in SCALES:
-        scenario = _scenario(scaled(name), SECONDS_LIVE)
-        bound = bound_rps(scenario)
-        yield from live_figures(name, find_peak(scenario, bound) * bound, quick)
+        yield from live_figures(name, capacity(name).simulated_rps, quick)
 
 
 def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
@@ -175,6 +182,8 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
         yield from live(quick)
     if "kills" in parts:
         yield from kill_figures(KILLS_QUICK if quick else KILLS)
+    if "peers" in parts:
+        yield from peer_figures(given, capacity, quick)
     if "cuts" in parts:
         yield from cut_figures(quick)
     if "gpu" in parts:
@@ -190,6 +199,7 @@ def options() -> argparse.ArgumentParser:
         default="auto",
         help="where the part gpu decodes JPEGs: gpu, in the backend; cpu, in frontends",
     )
+    add_options(parser)
     return parser
 
 

@@ -4,10 +4,10 @@ A machine of two cores runs the clients, the server and its backends, so a scene
 GPUs, and all of its times are longer. The simulation is of the same scene.
 """
 
-import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,18 @@ import numpy as np
 from benchmarks.calm import undisturbed
 from benchmarks.figures import Figure
 from benchmarks.live_server import Running, fermata
+from benchmarks.peer_servers.fan_out import CROP_BYTES, crop_count
 from benchmarks.search import highest
 from fermata.clients.load.arrivals import poisson, single
 from fermata.clients.load.report import LoadReport, report
 from fermata.clients.load.run import run_load
-from fermata.clients.load.sender import SenderOptions, Target
+from fermata.clients.load.sender import Sender, SenderOptions, Target
 from fermata.clients.wire.tensors import RawTensor
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms, seconds
 from fermata.simulator.pipelines.draw import told_scenes
 
-FRAME_BYTES, CROP_BYTES = 20_000, 2_000
+FRAME_BYTES = 20_000
 STREAMS = 8
 WARMUP_S = 3.0
 """The door learns fan-out and its share meanwhile."""
@@ -48,8 +49,7 @@ TRANSFORMS = {"A": "crops", "C": "one"}
 
 def crops(result: Any) -> list[Any]:
     """A geometric number of crops, from 0 on."""
-    count = int(np.log(1.0 - random.random()) / np.log(CROPS_MEAN / (1.0 + CROPS_MEAN)))
-    return [np.zeros(CROP_BYTES, np.uint8)] * count
+    return [np.zeros(CROP_BYTES, np.uint8)] * crop_count(CROPS_MEAN)
 
 
 def one(result: Any) -> list[Any]:
@@ -96,37 +96,54 @@ def server(name: str, **changes: Any) -> AbstractContextManager[Running]:
     return fermata(**{**given, **changes})
 
 
-def load(running: Running, name: str, rate_rps: float, seconds_s: float) -> LoadReport:
-    """Poisson arrivals of queries at that rate, on a machine that is left alone."""
+def slo_ms(name: str) -> float:
+    """Of a query."""
     scene: Any = scaled(name)
-    slo_ns = ms(scene["pipelines"][0]["slo_ms"])
-    tensor = RawTensor("input", "UINT8", (FRAME_BYTES,), bytes(FRAME_BYTES))
-    target = Target(scene["pipelines"][0]["name"], tensor, slo_ns)
-    total_ns = seconds(WARMUP_S + seconds_s)
+    return float(scene["pipelines"][0]["slo_ms"])
+
+
+def target(name: str, shape: tuple[int, ...] = (FRAME_BYTES,), *, timeout: bool = True) -> Target:
+    """A query of the scene; `timeout` tells the server its SLO."""
+    tensor = RawTensor("input", "UINT8", shape, bytes(FRAME_BYTES))
+    return Target("pipeline", tensor, ms(slo_ms(name)), timeout=timeout)
+
+
+def load(
+    options: SenderOptions,
+    target: Target,
+    rate_rps: float,
+    seconds_s: float,
+    kind: type[Sender] = Sender,
+    warmup_s: float = WARMUP_S,
+) -> LoadReport:
+    """Poisson arrivals of queries at that rate, on a machine that is left alone."""
+    total_ns = seconds(warmup_s + seconds_s)
 
     def probe() -> LoadReport:
         due = single(poisson(rate_rps, total_ns, np.random.default_rng(int(rate_rps))))
-        ledger = run_load(SenderOptions(running.address, STREAMS), [target], due)
-        return report(ledger, np.array([slo_ns]), seconds(WARMUP_S), total_ns)
+        ledger = run_load(options, [target], due, kind=kind)
+        return report(ledger, np.array([target.slo_ns]), seconds(warmup_s), total_ns)
 
     return undisturbed(probe)
 
 
-def goodput_rps(name: str, guess_rps: float, quick: bool) -> float:
-    """The highest rate with few bad queries, of two tries each."""
+def goodput_rps(
+    probe: Callable[[float, float], LoadReport], guess_rps: float, quick: bool
+) -> float:
+    """The highest rate with few bad queries, of two tries each; `probe` loads a server at a rate
+    for so many seconds."""
     seconds_s, precision, probes = (5.0, 0.15, 3) if quick else (20.0, 0.04, 8)
 
     def good(rate_rps: float) -> bool:
-        return any(
-            load(running, name, rate_rps, seconds_s).bad_rate <= BAD_RATE_MAX for _ in range(2)
-        )
+        return any(probe(rate_rps, seconds_s).bad_rate <= BAD_RATE_MAX for _ in range(2))
 
-    with server(name) as running:
-        return highest(good, guess_rps, precision, probes, step=1.1)
+    return highest(good, guess_rps, precision, probes, step=1.1)
 
 
 def live_figures(name: str, simulated_rps: float, quick: bool) -> Iterator[Figure]:
-    live_rps = goodput_rps(name, 0.9 * simulated_rps, quick)
+    with server(name) as running:
+        probe = partial(load, SenderOptions(running.address, STREAMS), target(name))
+        live_rps = goodput_rps(probe, 0.9 * simulated_rps, quick)
     scale = SCALES[name]
     told = f"scene {name} on {scale.backends} emulated GPUs, {scale.slower:g} times slower"
     yield Figure(f"{told}: live goodput over simulated", live_rps / simulated_rps, "x", 0.9)

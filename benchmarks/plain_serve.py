@@ -28,7 +28,7 @@ from benchmarks.live_server import Running, started
 from benchmarks.ports import free_port
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import SERVICE, InferenceStub
-from fermata.deployments.backend.execution.emulated import EmulatedGpu, sharpen_sleep
+from fermata.deployments.backend.execution.emulated_gpu import EmulatedGpu, sharpen_sleep
 from fermata.foundation.units import ms
 
 GPUS = 2
@@ -66,7 +66,46 @@ def add_service(servicer: Any, server: Any) -> None:
     server.add_generic_rpc_handlers((service,))
 
 
-class Model:
+class RefusedError(Exception):
+    """A request that is not served; only its own answer says so."""
+
+
+class StreamAnswers:
+    """Answers the requests of a stream as it answers single ones."""
+
+    async def ModelInfer(self, message: bytes) -> pb.ModelInferResponse:  # noqa: N802
+        raise NotImplementedError
+
+    async def ModelStreamInfer(  # noqa: N802
+        self, messages: AsyncIterator[bytes]
+    ) -> AsyncIterator[pb.ModelStreamInferResponse]:
+        """Answers as they are ready, while further requests are read."""
+        ready: asyncio.Queue[pb.ModelStreamInferResponse | None] = asyncio.Queue()
+
+        async def answer(message: bytes) -> None:
+            try:
+                one = pb.ModelStreamInferResponse(infer_response=await self.ModelInfer(message))
+            except RefusedError as error:
+                rid = pb.ModelInferRequest.FromString(message).id
+                refused = pb.ModelInferResponse(id=rid)
+                one = pb.ModelStreamInferResponse(error_message=str(error), infer_response=refused)
+            ready.put_nowait(one)
+
+        async def read() -> None:
+            async with asyncio.TaskGroup() as group:
+                async for message in messages:
+                    group.create_task(answer(message))
+            ready.put_nowait(None)
+
+        reader = asyncio.ensure_future(read())
+        try:
+            while (one := await ready.get()) is not None:
+                yield one
+        finally:
+            reader.cancel()
+
+
+class Model(StreamAnswers):
     """One replica: l(b) = 5 + b ms on an emulated accelerator."""
 
     def __init__(self, folder: str, batch_size: int, wait_ms: float) -> None:
@@ -107,28 +146,6 @@ class Model:
         answer = pb.ModelInferResponse(model_name=request.model_name, id=request.id)
         answer.parameters["batch_size"].int64_param = size
         return answer
-
-    async def ModelStreamInfer(  # noqa: N802
-        self, messages: AsyncIterator[bytes]
-    ) -> AsyncIterator[pb.ModelStreamInferResponse]:
-        """Answers as they are ready, while further requests are read."""
-        ready: asyncio.Queue[pb.ModelInferResponse | None] = asyncio.Queue()
-
-        async def answer(message: bytes) -> None:
-            ready.put_nowait(await self.ModelInfer(message))
-
-        async def read() -> None:
-            async with asyncio.TaskGroup() as group:
-                async for message in messages:
-                    group.create_task(answer(message))
-            ready.put_nowait(None)
-
-        reader = asyncio.ensure_future(read())
-        try:
-            while (one := await ready.get()) is not None:
-                yield pb.ModelStreamInferResponse(infer_response=one)
-        finally:
-            reader.cancel()
 
 
 @contextmanager

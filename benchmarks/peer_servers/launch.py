@@ -141,9 +141,8 @@ def litserve(venv: Venv, scene: Scene, knobs: Knobs) -> AbstractContextManager[S
     return _python_peer("litserve_server", venv, scene, knobs, body, kind="application/json")
 
 
-def _lay_out(venv: Venv, setup: Setup, path: Path) -> None:
-    """Triton's model repository and its Python backend, with the stub for our Python."""
-    folder = Path(setup.folder)
+def add_triton_backend(venv: Venv, folder: Path) -> None:
+    """Triton's Python backend, with the stub for our Python."""
     dist = venv.packages / "pytriton" / "tritonserver"
     version = venv.packages.parent.name.removeprefix("python")
     shutil.copytree(dist / "backends", folder / "backends")
@@ -151,11 +150,57 @@ def _lay_out(venv: Venv, setup: Setup, path: Path) -> None:
         dist / "python_backend_stubs" / version / "triton_python_backend_stub",
         folder / "backends" / "python",
     )
+
+
+def add_triton_model(folder: Path, name: str, config: str, code: str = "") -> None:
+    """A model of Triton's repository; without code it is one that Triton puts together."""
+    version = folder / "models" / name / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(config)
+    if code:
+        (version / "model.py").write_text(code)
+
+
+def triton_command(venv: Venv, folder: str, http_port: int, grpc_port: int) -> list[str]:
+    return [
+        str(venv.packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"),
+        f"--model-repository={folder}/models",
+        f"--backend-directory={folder}/backends",
+        f"--http-port={http_port}",
+        f"--grpc-port={grpc_port}",
+        "--http-address=127.0.0.1",
+        "--grpc-address=127.0.0.1",
+        "--allow-metrics=false",
+    ]
+
+
+def triton_environment(venv: Venv) -> dict[str, str]:
+    return {
+        **OWN_PACKAGES,
+        "LD_LIBRARY_PATH": str(venv.packages / "nvidia_pytriton.libs"),
+        "PATH": f"{venv.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
+
+
+def triton_head(size: int) -> bytes:
+    """What comes before a binary tensor of one row over HTTP."""
+    described = {
+        "name": "input",
+        "shape": [1, size],
+        "datatype": "UINT8",
+        "parameters": {"binary_data_size": size},
+    }
+    return json.dumps({"inputs": [described]}).encode()
+
+
+def _lay_out(venv: Venv, setup: Setup, path: Path) -> None:
+    """Triton's model repository and its Python backend."""
+    folder = Path(setup.folder)
+    add_triton_backend(venv, folder)
     for each in setup.models:
-        code = folder / "models" / each.name / "1"
-        code.mkdir(parents=True)
-        (code / "model.py").write_text(TRITON_MODEL)
-        (code.parent / "config.pbtxt").write_text(
+        add_triton_model(
+            folder,
+            each.name,
             TRITON_CONFIG.format(
                 name=each.name,
                 batch=each.batch_size_max,
@@ -165,7 +210,8 @@ def _lay_out(venv: Venv, setup: Setup, path: Path) -> None:
                 queue_us=round(each.queue_ms * 1000),
                 variable=VARIABLE,
                 setup=path,
-            )
+            ),
+            TRITON_MODEL,
         )
 
 
@@ -176,32 +222,9 @@ def triton(venv: Venv, scene: Scene, knobs: Knobs) -> Iterator[Served]:
         setup = setup_of(scene, knobs, folder, free_port())
         _lay_out(venv, setup, setup.write())
         grpc_port = free_port()
-        command = [
-            str(venv.packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"),
-            f"--model-repository={folder}/models",
-            f"--backend-directory={folder}/backends",
-            f"--http-port={setup.port}",
-            f"--grpc-port={grpc_port}",
-            "--http-address=127.0.0.1",
-            "--grpc-address=127.0.0.1",
-            "--allow-metrics=false",
-        ]
-        environment = {
-            **OWN_PACKAGES,
-            "LD_LIBRARY_PATH": str(venv.packages / "nvidia_pytriton.libs"),
-            "PATH": f"{venv.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
-        }
-        described = {
-            "inputs": [
-                {
-                    "name": "input",
-                    "shape": [1, INPUT_BYTES],
-                    "datatype": "UINT8",
-                    "parameters": {"binary_data_size": INPUT_BYTES},
-                }
-            ]
-        }
-        head = json.dumps(described).encode()
+        command = triton_command(venv, folder, setup.port, grpc_port)
+        environment = triton_environment(venv)
+        head = triton_head(INPUT_BYTES)
         length = {"Inference-Header-Content-Length": str(len(head))}
         paths = [f"/v2/models/{each.name}/infer" for each in scene.models]
         kind = "application/octet-stream"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fermata.deployments.backend.execution.emulated import EmulatedGpu, sharpen_sleep
+from fermata.deployments.backend.execution.emulated_gpu import EmulatedGpu, sharpen_sleep
 from fermata.foundation.units import ms
 
 VARIABLE = "PEER_SETUP"
@@ -56,10 +56,11 @@ def read_setup() -> Setup:
 class Emulated:
     """One worker's model: holds the lock of its GPU for as long as a batch would run."""
 
-    def __init__(self, setup: Setup, name: str) -> None:
+    def __init__(self, setup: Setup, name: str, gpu: int | None = None) -> None:
         self.model = next(each for each in setup.models if each.name == name)
-        gpus = self.model.gpus
-        gpu = gpus[claim(Path(setup.folder), name) % len(gpus)]
+        if gpu is None:
+            gpus = self.model.gpus
+            gpu = gpus[claim(Path(setup.folder), name) % len(gpus)]
         self.gpu = EmulatedGpu(f"{setup.folder}/gpu-{gpu}")
 
     def run(self, size: int) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
+from fermata.deployments.backend.execution.emulated import EmulatedModel
+from fermata.deployments.backend.execution.emulated_gpu import EmulatedGpu
 from fermata.deployments.backend.execution.named import NamedRunner, sample_items
 from fermata.deployments.backend.execution.onnx_models import open_onnx_model
 from fermata.deployments.backend.execution.out_of_memory import (

@@ -14,7 +14,8 @@ import pytest
 import uvloop
 from snapshots import snapshot
 
-from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
+from fermata.deployments.backend.execution.emulated import EmulatedModel
+from fermata.deployments.backend.execution.emulated_gpu import EmulatedGpu
 from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner, RunnerStore
 from fermata.deployments.backend.process import BackendProcess, UnfitError

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
+from fermata.deployments.backend.execution.emulated import EmulatedModel
+from fermata.deployments.backend.execution.emulated_gpu import EmulatedGpu
 from fermata.deployments.backend.execution.executor import BatchOutcome, Executor
 from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import Array

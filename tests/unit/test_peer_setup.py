@@ -1,5 +1,7 @@
 """How a scene and a peer's knobs become what its processes are told."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,14 @@ def test_the_machine_is_blamed_only_for_what_it_can_explain() -> None:
     assert not stalls.explain(0.7)  # hopeless, whoever had those 4 %
     stalls.stolen_share, stalls.longest_s = 0.0, 40.0
     assert stalls.explain(0.7)
+
+
+def test_a_peer_needs_numpy_alone_to_emulate_a_gpu() -> None:
+    # Its environment has nothing of ours.
+    ours = ("grpc", "msgspec", "pydantic", "ray", "yaml")
+    code = (
+        "import sys, benchmarks.peer_servers.setup, benchmarks.peer_servers.fan_out\n"
+        f"print([name for name in {ours} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

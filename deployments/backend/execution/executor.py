@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from fermata.deployments.backend.batch_pipeline import PipelineJob, Tensors
-from fermata.deployments.backend.execution.emulated import sharpen_sleep
+from fermata.deployments.backend.execution.emulated_gpu import sharpen_sleep
 from fermata.deployments.backend.execution.flights import Flight, OwnRun
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,

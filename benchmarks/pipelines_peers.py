@@ -50,8 +50,8 @@ FIRST_SHARE = 0.6
 """A sweep starts from this share of our own simulated goodput."""
 OVERLOAD = 1.3
 OVERLOAD_S = 10.0
-SWEEP_S, SWEEP_WARMUP_S = 5.0, 2.0
-SWEEP_PRECISION, SWEEP_PROBES = 0.03, 10
+SWEEP_S, SWEEP_WARMUP_S = 6.0, 1.5
+SWEEP_PRECISION, SWEEP_PROBES = 0.05, 8
 
 
 @dataclass(frozen=True, slots=True)

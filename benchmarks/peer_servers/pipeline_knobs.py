@@ -6,7 +6,7 @@ Times are shares of the pipeline's SLO.
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from benchmarks.peer_servers.knobs import HTTP, STREAM, UNARY
+from benchmarks.peer_servers.knobs import HTTP, STREAM
 
 ENSEMBLE, BLS, SERVE = "triton-ensemble", "triton-bls", "ray-serve"
 Two = tuple[float, float]
@@ -58,61 +58,55 @@ def _shown(value: Any) -> str:
 Steps = tuple[tuple[str, tuple[Any, ...]], ...]
 """Knobs in the order in which they are turned, and what each is tried at."""
 
+_LONG: Two = (1.0, 1.0)
+"""Triton makes up batches ahead of time unless requests may time out, and these stay small."""
+_HELD: Two = (0.02, 0.02)
 FIRST: dict[str, dict[str, PipelineKnobs]] = {
     "A": {
-        BLS: PipelineKnobs((8, 48), (2, 2)),
-        SERVE: PipelineKnobs((8, 48), (2, 2)),
+        BLS: PipelineKnobs((12, 64), (2, 2), _HELD, _LONG),
+        SERVE: PipelineKnobs((12, 64), (2, 2), _HELD),
     },
     "C": {
-        ENSEMBLE: PipelineKnobs((16, 16), (1, 1)),
-        BLS: PipelineKnobs((16, 16), (1, 1)),
-        SERVE: PipelineKnobs((16, 16), (1, 1)),
+        ENSEMBLE: PipelineKnobs((16, 16), (1, 1), _HELD, _LONG),
+        BLS: PipelineKnobs((16, 16), (1, 1), _HELD, _LONG),
+        SERVE: PipelineKnobs((16, 16), (1, 1), _HELD),
     },
 }
 """From where a sweep starts."""
 
-_SPLITS = {"A": ((0, 0), (1, 3), (3, 1)), "C": ((0, 0),)}
+_SPLITS = {"A": ((0, 0), (3, 1)), "C": ((0, 0),)}
 _BATCHES = {
-    "A": ((6, 32), (12, 64), (16, 96)),
-    "C": ((8, 8), (12, 12), (25, 25)),
+    "A": ((8, 48), (16, 96)),
+    "C": ((10, 10), (25, 25)),
 }
-_WAITS: tuple[Two, ...] = ((0.02, 0.02), (0.05, 0.05), (0.1, 0.1))
-_QUEUES: tuple[Two, ...] = ((0.3, 0.3), (0.4, 0.2), (0.5, 0.5))
-_DEADLINES: tuple[Two, ...] = ((0.5, 0.8), (0.6, 0.9), (0.7, 1.0))
+_WAITS: tuple[Two, ...] = ((0.0, 0.0), (0.1, 0.1))
+_QUEUES: tuple[Two, ...] = ((0.0, 0.0), (0.6, 0.6))
+_DEADLINES: tuple[Two, ...] = ((0.5, 0.8), (0.7, 1.0))
 
 
 def steps_of(scene: str, peer: str) -> Steps:
     """What a sweep tries, each from the best so far."""
-    shared: Steps = (("gpus", _SPLITS[scene]), ("batches", _BATCHES[scene]))
+    shared: Steps = (
+        ("gpus", _SPLITS[scene]),
+        ("batches", _BATCHES[scene]),
+        ("waits", _WAITS),
+    )
+    crops: Steps = (("together", (False,)),) if scene == "A" else ()
+    preferred = ("preferred", ((8, 32),) if scene == "A" else ((8, 8),))
+    limited: Steps = (("limiter", (True,)), ("queues", _QUEUES))
     if peer == ENSEMBLE:
-        own: Steps = (
-            ("limiter", (True,)),
-            ("way", (HTTP, UNARY)),
-            ("waits", _WAITS),
-            ("queues", _QUEUES),
-            ("preferred", ((4, 4), (8, 8))),
-        )
+        own: Steps = (*limited, ("way", (HTTP,)), preferred)
     elif peer == BLS:
-        own = (
-            ("limiter", (True,)),
-            ("together", (False,)) if scene == "A" else ("scripts", ()),
-            ("waits", _WAITS),
-            ("deadlines", _DEADLINES),
-            ("queues", _QUEUES[:2]),
-            ("scripts", (2,)),
-            ("preferred", ((4, 16), (8, 32)) if scene == "A" else ((4, 4), (8, 8))),
-        )
+        own = (*limited, *crops, ("deadlines", _DEADLINES), ("scripts", (2,)), preferred)
     else:
         own = (
             ("optimized", (True,)),
-            ("together", (False,)) if scene == "A" else ("scripts", ()),
-            ("ongoing", (16, 32)),
-            ("waits", _WAITS[:2]),
+            *crops,
+            ("ongoing", (32,)),
             ("deadlines", _DEADLINES),
-            ("way", (UNARY,)),
             ("scripts", (2,)),
         )
-    return (*shared, *own)
+    return (*own[:1], *shared, *own[1:]) if peer == SERVE else (*shared, *own)
 
 
 BEST: dict[str, dict[str, PipelineKnobs]] = FIRST

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,10 @@ import triton_python_backend_utils as triton
 
 from benchmarks.peer_servers.fan_out import CROP_BYTES, crop_count
 from benchmarks.peer_servers.setup import VARIABLE, read_setup
+
+CALLS = 512
+"""Calls of stages under way at most. Each has a thread of the loop's own pool, which by default is
+as small as the machine."""
 
 
 class RefusedError(Exception):
@@ -30,8 +35,10 @@ class TritonPythonModel:
         self.first, self.second = setup.models
         self.options = setup.options
         self.answer = triton.Tensor("output", np.zeros(1, np.float32))
+        self.pool = ThreadPoolExecutor(CALLS)
 
     async def execute(self, requests: list[Any]) -> None:
+        asyncio.get_running_loop().set_default_executor(self.pool)
         await asyncio.gather(*(self._answer(each) for each in requests))
 
     async def _answer(self, request: Any) -> None:

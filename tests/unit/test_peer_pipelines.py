@@ -95,7 +95,7 @@ def test_the_best_of_a_sweep_is_found_again(tmp_path: Path) -> None:
     first = FIRST["C"][ENSEMBLE]
     assert best_known(scene, ENSEMBLE, found) == BEST["C"][ENSEMBLE]
     shared = replace(first, gpus=(0, 0))
-    small = replace(shared, batches=(8, 8))
+    small = replace(shared, batches=(10, 10))
     sweep = {str(first): 50.0, str(shared): 60.0, str(small): 70.0}
     found.enter(scene, ENSEMBLE, sweep=sweep)
     assert best_known(scene, ENSEMBLE, Measurements(tmp_path / "found.json")) == small

@@ -46,10 +46,12 @@ from fermata.clients.load.sender import Sender, SenderOptions
 OURS = "fermata"
 GOALS = {ENSEMBLE: 1.5, BLS: 2.0, SERVE: 2.0}
 """Our goodput over each peer's."""
-FIRST_SHARE = 0.6
+FIRST_SHARE = 0.4
 """A sweep starts from this share of our own simulated goodput."""
 OVERLOAD = 1.3
 OVERLOAD_S = 10.0
+DRAIN_S = 5.0
+"""After a load that went badly: what a server has left of it would delay the next."""
 SWEEP_S, SWEEP_WARMUP_S = 6.0, 1.5
 SWEEP_PRECISION, SWEEP_PROBES = 0.05, 8
 
@@ -151,6 +153,8 @@ def probe_of(served: Served, warmup_s: float = WARMUP_S) -> Probe:
             f"(late {result.late}, refused {sum(result.refused.values())}, lost {result.lost}), "
             f"p99 {result.latency_ms['p99']} ms"
         )
+        if result.bad_rate > BAD_RATE_MAX:
+            time.sleep(DRAIN_S)
         return result
 
     return probe

@@ -64,12 +64,12 @@ _HELD: Two = (0.02, 0.02)
 FIRST: dict[str, dict[str, PipelineKnobs]] = {
     "A": {
         BLS: PipelineKnobs((12, 64), (2, 2), _HELD, _LONG),
-        SERVE: PipelineKnobs((12, 64), (2, 2), _HELD),
+        SERVE: PipelineKnobs((12, 64), (2, 2), (0.2, 0.1)),
     },
     "C": {
         ENSEMBLE: PipelineKnobs((16, 16), (1, 1), _HELD, _LONG),
         BLS: PipelineKnobs((16, 16), (1, 1), _HELD, _LONG),
-        SERVE: PipelineKnobs((16, 16), (1, 1), _HELD),
+        SERVE: PipelineKnobs((16, 16), (1, 1), (0.15, 0.15)),
     },
 }
 """From where a sweep starts."""
@@ -80,17 +80,16 @@ _BATCHES = {
     "C": ((10, 10), (25, 25)),
 }
 _WAITS: tuple[Two, ...] = ((0.0, 0.0), (0.1, 0.1))
+_SERVE_WAITS: tuple[Two, ...] = ((0.1, 0.1), (0.2, 0.2), (0.02, 0.02))
+"""Ray Serve closes a batch after so long, be its GPU busy or not: shorter ones pile up."""
 _QUEUES: tuple[Two, ...] = ((0.0, 0.0), (0.6, 0.6))
 _DEADLINES: tuple[Two, ...] = ((0.5, 0.8), (0.7, 1.0))
 
 
 def steps_of(scene: str, peer: str) -> Steps:
     """What a sweep tries, each from the best so far."""
-    shared: Steps = (
-        ("gpus", _SPLITS[scene]),
-        ("batches", _BATCHES[scene]),
-        ("waits", _WAITS),
-    )
+    shared: Steps = (("gpus", _SPLITS[scene]), ("batches", _BATCHES[scene]))
+    waits: Steps = (("waits", _SERVE_WAITS if peer == SERVE else _WAITS),)
     crops: Steps = (("together", (False,)),) if scene == "A" else ()
     preferred = ("preferred", ((8, 32),) if scene == "A" else ((8, 8),))
     limited: Steps = (("limiter", (True,)), ("queues", _QUEUES))
@@ -106,8 +105,18 @@ def steps_of(scene: str, peer: str) -> Steps:
             ("deadlines", _DEADLINES),
             ("scripts", (2,)),
         )
-    return (*own[:1], *shared, *own[1:]) if peer == SERVE else (*shared, *own)
+    return (*waits, *shared, *own) if peer == SERVE else (*shared, *waits, *own)
 
 
-BEST: dict[str, dict[str, PipelineKnobs]] = FIRST
-"""What runs without a sweep."""
+BEST: dict[str, dict[str, PipelineKnobs]] = {
+    "A": {
+        BLS: PipelineKnobs((8, 48), (2, 2), _HELD, _LONG),
+        SERVE: FIRST["A"][SERVE],
+    },
+    "C": {
+        ENSEMBLE: PipelineKnobs((25, 25), (1, 1), _HELD),
+        BLS: PipelineKnobs((25, 25), (1, 1), _HELD, _LONG),
+        SERVE: FIRST["C"][SERVE],
+    },
+}
+"""What runs without a sweep: the best that was found. Only the ensemble's sweep was whole."""

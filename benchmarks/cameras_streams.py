@@ -85,6 +85,7 @@ def _stream_part(
             fps=camera.fps,
             client=f"{side}-{camera.number}",
             quality=QUALITY,
+            quality_min=QUALITY,
             adapt=True,
             boxes="boxes",
             uplink=camera.uplink,

@@ -40,6 +40,7 @@ def main() -> None:
         fps=given.fps,
         client="1",
         quality=given.quality,
+        quality_min=given.quality,
         adapt=True,
         sides=tuple(map(int, given.sides.split(","))),
         boxes="output",

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fermata.clients.frames import Frame, encode_jpeg
+from fermata.clients.jpeg_quality import steps
 from fermata.clients.uplink import Uplink
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.open_inference_pb2 import InferParameter
@@ -34,6 +35,8 @@ class Sized:
     """Its side as the model's fit counts it; 0 where it was sent as it came."""
     scale: float
     """Pixels of the frame as it was, for each pixel sent."""
+    least_bits: int = 0
+    """Bits that it would have at the lowest quality; 0 where nobody chose its quality."""
 
 
 def shrink(frame: npt.NDArray[np.uint8], side: int) -> tuple[npt.NDArray[np.uint8], float]:
@@ -64,13 +67,16 @@ class Adaptation:
         quality: int,
         fit: str = "whole",
         encoder: Encoder = shrunk_jpeg,
+        quality_min: int = 100,
     ) -> None:
+        """`quality` is the best that frames may have, and the only one unless `quality_min` is
+        below it."""
         self.encoder = encoder
-        self.quality = quality
         self.fit = fit
         self.source_size = 0
         """The largest side that its source fills; 0 before the first frame."""
-        self.uplink = Uplink(fps, slo_ns, sides, exact=sides is SIDES)
+        qualities = steps(quality_min, quality)
+        self.uplink = Uplink(fps, slo_ns, sides, sides is SIDES, qualities)
         self.lock = threading.Lock()
 
     def encode(self, now_ns: int, frame: Frame) -> Sized:
@@ -81,17 +87,19 @@ class Adaptation:
             self.source_size = side_of(frame, self.fit)
             self.uplink.sizer.side_max = self.source_size
             side = self.uplink.choose_side(now_ns)
-        data, scale = self.encoder(frame, longer_side(frame, side, self.fit), self.quality)
+            quality = self.uplink.choose_quality(side)
+        data, scale = self.encoder(frame, longer_side(frame, side, self.fit), quality)
+        bits = 8 * len(data)
         with self.lock:
-            self.uplink.on_encoded(side, 8 * len(data))
-        return Sized(data, side, scale)
+            self.uplink.on_encoded(side, bits, quality)
+        return Sized(data, side, scale, round(self.uplink.sizer.least_bits(quality, bits)))
 
     def send(self, now_ns: int, index: int, sized: Sized, left_ns: int) -> int:
         """The frame is to leave; returns what the server has of its SLO, or 0: do not send it."""
         with self.lock:
             return self.uplink.send(now_ns, index, 8 * len(sized.data), left_ns)
 
-    def report(self, now_ns: int, side: int, given: Any) -> None:
+    def report(self, now_ns: int, side: int, given: Any, least_bits: int = 0) -> None:
         """Write into a request's parameters what the server should know of this client."""
         uplink = self.uplink
         with self.lock:
@@ -101,6 +109,8 @@ class Adaptation:
         given[names.BANDWIDTH].double_param = bandwidth_bps
         given[names.ROUND_TRIP_US].int64_param = uplink.round_trip_ns // 1000
         given[names.INPUT_SIZE].int64_param = side
+        if least_bits and len(uplink.sizer.qualities) > 1:
+            given[names.FRAME_BITS].int64_param = least_bits
         if self.source_size:
             given[names.SOURCE_SIZE].int64_param = self.source_size
         given[names.ACKNOWLEDGE].bool_param = True

@@ -24,6 +24,7 @@ from fermata.clients.adaptation import (
 from fermata.clients.call_status import CallStatus
 from fermata.clients.emulated_link import BandwidthTrace, EmulatedLink
 from fermata.clients.frames import Frame, Source, encode_jpeg, open_captures
+from fermata.clients.jpeg_quality import LADDER
 from fermata.clients.pending import NEVER, FrameResult, Pending
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names
@@ -65,6 +66,8 @@ class StreamOptions:
     priority: int = 0
     quality: int = 80
     """Quality of the JPEGs."""
+    quality_min: int = LADDER[0]
+    """The lowest quality of a stream that adapts; from `quality` on, that alone is sent."""
     in_flight_max: int = 32
     """Frames without a result; further ones wait, or are left out where the source is live."""
     attempts_max: int = 3
@@ -139,6 +142,7 @@ class FrameStream:
                 self.options.quality,
                 self.options.fit,
                 self.options.encoder,
+                self.options.quality_min,
             )
         self.link: EmulatedLink | None = None
         if self.options.uplink is not None:
@@ -359,7 +363,8 @@ class FrameStream:
             request.parameters[names.CLIENT].CopyFrom(parameter(options.client))
         sized = self._data[index]
         if self.adaptation is not None:
-            self.adaptation.report(time.monotonic_ns(), sized.side, request.parameters)
+            now_ns = time.monotonic_ns()
+            self.adaptation.report(now_ns, sized.side, request.parameters, sized.least_bits)
         if options.accuracy_floor:
             request.parameters[names.ACCURACY_FLOOR].double_param = options.accuracy_floor
         if options.variant:

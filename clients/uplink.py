@@ -10,7 +10,7 @@ from math import inf
 
 from fermata.clients.bandwidth import BandwidthEstimator
 from fermata.clients.clock import time_left_ns
-from fermata.clients.frame_size import FrameSizer
+from fermata.clients.frame_size import USUAL, FrameSizer
 
 UNADVISED = 8
 """Answers without a word on sizes, after which the client goes by its network alone."""
@@ -19,11 +19,18 @@ UNADVISED = 8
 class Uplink:
     """Frames of one camera on their way to a server."""
 
-    def __init__(self, fps: float, slo_ns: int, sides: Sequence[int], exact: bool = False) -> None:
+    def __init__(
+        self,
+        fps: float,
+        slo_ns: int,
+        sides: Sequence[int],
+        exact: bool = False,
+        qualities: Sequence[int] = USUAL,
+    ) -> None:
         self.fps = fps
         self.slo_ns = slo_ns
         self.estimator = BandwidthEstimator()
-        self.sizer = FrameSizer(sides, exact)
+        self.sizer = FrameSizer(sides, exact, qualities)
         self.unadvised = 0
         """Answers that came before any advice."""
         self.served = True
@@ -39,8 +46,14 @@ class Uplink:
         most_bits = careful_bps / self.fps if self.fps > 0 else inf
         return self.sizer.choose(careful_bps, backlog_bits, estimator.round_trip_ns, most_bits)
 
-    def on_encoded(self, side: int, bits: int) -> None:
-        self.sizer.bits.add(side, bits)
+    def choose_quality(self, side: int) -> int:
+        """Quality of a frame of the side just chosen."""
+        return self.sizer.quality_of(side)
+
+    def on_encoded(self, side: int, bits: int, quality: int | None = None) -> None:
+        """A frame has been made, at the lowest quality unless given."""
+        lowest = self.sizer.qualities[0]
+        self.sizer.on_encoded(side, lowest if quality is None else quality, bits)
 
     def send(self, now_ns: int, frame: int, bits: int, left_ns: int) -> int:
         """A frame that has so much left of its SLO wants to leave; returns what the server has

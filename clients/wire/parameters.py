@@ -29,6 +29,9 @@ SLO_US = "slo_us"
 INPUT_SIZE = "input_size"
 """In a request: the side of this frame, as the model's `fit` counts it. In an answer: of those to
 send from now on."""
+FRAME_BITS = "frame_bits"
+"""Bits that a frame of this size has at the lowest quality that its client would send; absent: as
+many as came."""
 SOURCE_SIZE = "source_size"
 """The largest size that this client's source can fill; absent: any."""
 ACCURACY_FLOOR = "accuracy_floor"

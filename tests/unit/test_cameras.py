@@ -124,6 +124,19 @@ def test_the_name_of_a_camera_reaches_the_router() -> None:
     assert report.name == "gate-7"
 
 
+@pytest.mark.parametrize(("told", "bits"), [(None, 320), (0, 320), (100, 100), (9999, 320)])
+def test_frame_counts_with_the_bits_that_it_needs_at_least(told: int | None, bits: int) -> None:
+    request = pb.ModelInferRequest(model_name="words")
+    request.parameters["client"].string_param = "gate-7"
+    request.parameters["fps"].double_param = 8.0
+    if told is not None:
+        request.parameters["frame_bits"].int64_param = told
+    add_input(request, from_array("text", np.arange(5)))
+    report = parse_request(request, REGISTRY).report
+    assert report is not None
+    assert report.frame_bits == bits
+
+
 def test_cameras_of_two_tenants_with_one_name_are_two() -> None:
     world = World()
     for client in (9, 10):

@@ -106,6 +106,18 @@ def test_size_is_as_asked_or_what_the_network_carries_in_time() -> None:
     assert sizer.choose(7.5e6, 100_000, 0) == 128
 
 
+def test_finer_quality_has_four_fifths_of_the_room() -> None:
+    sizer = FrameSizer((128, 320), qualities=(40, 80))
+    # 100 kbit at quality 80 are 58 at quality 40.
+    sizer.on_encoded(320, 80, 100_000)
+    assert sizer.bits.of(320) == pytest.approx(58_000)
+    sizer.on_advice(320, 100 * MS)
+    for bps, quality in ((1.3e6, 80), (1.2e6, 40), (0.6e6, 40)):
+        assert sizer.choose(bps, 0.0, 0) == 320
+        assert sizer.quality_of(320) == quality
+    assert sizer.choose(0.5e6, 0.0, 0) == 128
+
+
 def test_throughput_alone_ignores_how_long_a_frame_takes() -> None:
     sizer = FrameSizer((128, 256))
     sizer.bits.add(128, 80_000)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fermata.clients.adaptation import SIDES, Adaptation
+from fermata.clients.adaptation import SIDES, Adaptation, Sized, shrunk_jpeg
+from fermata.clients.jpeg_quality import cost, steps
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.deployments.models.pictures.picture import CROP_MARGIN, centre_square
@@ -55,6 +56,58 @@ def test_camera_claims_no_more_than_its_source_has(asked: int, height: int, widt
     side, shape = sent(asked, height, width)
     assert side == max(height, width)
     assert shape == (height, width)
+
+
+def sized_on(mbps: float) -> tuple[Sized, Adaptation]:
+    """A frame of noise, of which 320 pixels are asked for within 50 ms, after two more."""
+    adaptation = Adaptation(10, ms(200), SIDES, 80, quality_min=40)
+    adaptation.uplink.on_advice(320, ms(50), served=True)
+    frame = np.random.default_rng(1).integers(0, 256, (320, 320, 3)).astype(np.uint8)
+    for number in range(3):
+        now_ns = ms(100 * number)
+        bits = int(mbps * 20_000)
+        adaptation.uplink.estimator.on_sent(now_ns, number, bits)
+        adaptation.uplink.on_received(now_ns + ms(20), number)
+        sized = adaptation.encode(now_ns + ms(30), frame)
+    return sized, adaptation
+
+
+def test_quality_gives_way_before_size() -> None:
+    full, few = shrunk_bits(80), shrunk_bits(40)
+    assert few < 0.7 * full
+    plenty, _ = sized_on(100)
+    assert (plenty.side, 8 * len(plenty.data)) == (320, full)
+    # In 50 ms go three quarters of the bits at quality 80.
+    slow, _ = sized_on(0.75 * full / 50_000)
+    assert slow.side == 320
+    assert few <= 8 * len(slow.data) <= 0.75 * full
+    slower, _ = sized_on(0.5 * few / 50_000)
+    assert slower.side < 320
+
+
+def shrunk_bits(quality: int) -> int:
+    frame = np.random.default_rng(1).integers(0, 256, (320, 320, 3)).astype(np.uint8)
+    return 8 * len(shrunk_jpeg(frame, 320, quality)[0])
+
+
+def test_server_is_told_what_the_lowest_quality_would_take() -> None:
+    sized, adaptation = sized_on(100)
+    request = ModelInferRequest()
+    adaptation.report(ms(300), sized.side, request.parameters, sized.least_bits)
+    told = request.parameters[names.FRAME_BITS].int64_param
+    assert told == round(8 * len(sized.data) * cost(40) / cost(80))
+    assert told == pytest.approx(shrunk_bits(40), rel=0.15)
+
+
+def test_one_quality_alone_is_sent_where_the_lowest_is_the_best() -> None:
+    assert steps(40, 80) == (40, 50, 65, 80)
+    assert steps(50, 80) == (50, 65, 80)
+    assert steps(80, 80) == steps(90, 80) == (80,)
+    assert steps(30, 45) == (30, 40, 45)
+    adaptation = Adaptation(10, ms(200), SIDES, 80)
+    request = ModelInferRequest()
+    adaptation.report(0, 64, request.parameters, 1000)
+    assert names.FRAME_BITS not in request.parameters
 
 
 def test_source_is_told_to_the_server() -> None:

@@ -23,6 +23,7 @@ from fermata.router.links.messages import ClientNetworkReport, Truth
 
 OUTPUTS_MAX = 64
 DURATION_US_MAX = 600_000_000
+FRAME_BITS_MAX = 1 << 40
 """Ten minutes: the longest time that a client may report."""
 
 Parameters = Mapping[str, InferParameter]
@@ -204,13 +205,20 @@ def _report(terms: RequestTerms, given: Parameters, size_bytes: int) -> ClientNe
         number(given, names.FPS) or 0.0,
         number(given, names.BANDWIDTH) or 0.0,
         _within(given, names.INPUT_SIZE, SIDE_MAX) or 0,
-        8 * size_bytes,
+        _frame_bits(given, 8 * size_bytes),
         (_within(given, names.ROUND_TRIP_US, DURATION_US_MAX) or 0) * 1000,
         terms.accuracy_floor,
         terms.pinned,
         _within(given, names.SOURCE_SIZE, SIDE_MAX) or 0,
         text(given, names.CLIENT),
     )
+
+
+def _frame_bits(given: Parameters, came: int) -> int:
+    """Bits of a frame that the network has to carry at least: a lower quality would do with
+    fewer than came."""
+    told = _within(given, names.FRAME_BITS, FRAME_BITS_MAX)
+    return min(told, came) if told else came
 
 
 def _within(given: Parameters, name: str, most: int) -> int | None:

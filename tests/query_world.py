@@ -10,7 +10,9 @@ from fermata.router.core.events import GOOD, Dispatch, Drop, DropReason
 from fermata.router.core.queries.flow import RULES, QueryRules
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query_table import Query, QueryTable
+from fermata.router.policies.family import family_of
 from fermata.router.policies.pipelines.stages import STAGES, StageThread
+from fermata.router.policies.pipelines.variant_stages import VariantStage
 
 FanOutOf = Callable[[int, int], int]
 """Requests that a result of a stage makes on an edge."""
@@ -36,17 +38,27 @@ class QueryWorld:
         rules: QueryRules = RULES,
         fixed_ms: float = 4.0,
         each_ms: float = 1.0,
+        variants: Sequence[tuple[float, float]] = (),
     ) -> None:
+        """`variants`: of every application, run time over that of the first, and accuracy."""
         applications = 1 + max(each for one in pipelines for each in one.applications)
         costs = Costs()
         self.engine = Engine(costs)
         for number in range(applications):
-            costs.add(number, [ms(fixed_ms + each_ms * size) for size in range(1, 33)])
-            self.engine.add_application(StageThread(number, STAGES))
+            source: StageThread = StageThread(number, STAGES)
+            own = tuple(range(number * len(variants), (number + 1) * len(variants)))
+            for variant, (times, _) in zip(own, variants, strict=True):
+                costs.add(variant, [ms(times * (fixed_ms + each_ms * n)) for n in range(1, 33)])
+            if variants:
+                accuracy = tuple(each for _, each in variants)
+                family = family_of(number, f"stage-{number}", ms(1000), own, own[0], accuracy)
+                source = VariantStage(family, STAGES)
+            else:
+                costs.add(number, [ms(fixed_ms + each_ms * size) for size in range(1, 33)])
+            self.engine.add_application(source)
         self.made = 0
-        self.table = QueryTable(
-            self.engine, pipelines, range(applications), self._new_rid, rules=rules
-        )
+        serving = range(0, applications * max(1, len(variants)), max(1, len(variants)))
+        self.table = QueryTable(self.engine, pipelines, serving, self._new_rid, rules=rules)
         self.fan_out = fan_out
         self.now_ns = 0
         self.runs: list[tuple[int, int, int]] = []
@@ -54,6 +66,8 @@ class QueryWorld:
         self.batches = 0
         self.ran: list[list[int]] = []
         """Requests of each batch, as they were dispatched."""
+        self.served_by: list[int] = []
+        """The variant of each."""
         self.owners: dict[int, int] = {}
         """By request that was dispatched: its query; -1 where it had none."""
         self.drops: list[int] = []
@@ -158,6 +172,7 @@ class QueryWorld:
     def _begin_run(self, effect: Dispatch) -> None:
         batch = effect.batch
         self.ran.append([request.rid for request in batch.requests])
+        self.served_by.append(batch.variant)
         for request in batch.requests:
             part = self.table.parts.get(request.rid)
             self.owners[request.rid] = -1 if part is None else part.query.qid

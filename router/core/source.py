@@ -198,6 +198,9 @@ class Source:
     """True: it decides itself which clients are served when not all can be."""
     unused_variants: Sequence[int] = ()
     """Variants that it never runs, since another one is better in every way."""
+    choices: tuple[tuple[int, float], ...] = ()
+    """Variants that pipelines may choose for it (`aim_at`), with their accuracies, the most
+    accurate first; empty: it runs what it runs."""
     number = -1
     """Given by its rank."""
     may_run: frozenset[int] | None = None

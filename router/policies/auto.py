@@ -12,6 +12,8 @@ CHOOSING = "lookahead"
 """Serves applications that leave a choice of variants."""
 FIXED = "deferred"
 """Serves those that do not."""
+FIXED_STAGES, CHOOSING_STAGES = "stages", "stage-variants"
+"""The same for stages of pipelines; the first is what users write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,12 @@ def resolved(
     """The policy that serves an application, and its options, where `auto` may be asked for."""
     if application.sequences:
         return SEQUENCES, options if policy == SEQUENCES else {}
+    chooses = leaves_choice(application) and bool(application.accuracies)
+    if policy == FIXED_STAGES and chooses:
+        return CHOOSING_STAGES, options
     if policy != AUTO:
         return policy, options
-    if not leaves_choice(application) or not application.accuracies:
+    if not chooses:
         return FIXED, options
     return CHOOSING, {
         key: value for key, value in options.items() if key != "hold" or value == "eager"

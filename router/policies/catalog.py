@@ -10,7 +10,13 @@ from fermata.foundation.refusals import check_number, refuse
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.source import Source
 from fermata.router.policies.application import ApplicationSpec
-from fermata.router.policies.auto import AUTO, AutoOptions, resolved
+from fermata.router.policies.auto import (
+    AUTO,
+    CHOOSING_STAGES,
+    FIXED_STAGES,
+    AutoOptions,
+    resolved,
+)
 from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
 from fermata.router.policies.baselines.load_granular import (
     JellyfishPlusOptions,
@@ -31,6 +37,7 @@ from fermata.router.policies.jellyfish.source import Jellyfish
 from fermata.router.policies.lookahead.market import Market
 from fermata.router.policies.lookahead.source import LookaheadQueue
 from fermata.router.policies.pipelines.stages import STAGES, StageThread
+from fermata.router.policies.pipelines.variant_stages import VariantStage
 from fermata.router.policies.ramsis.chain.problem import BALANCINGS, REWARDS
 from fermata.router.policies.ramsis.laws import check_ramsis
 from fermata.router.policies.ramsis.options import RamsisOptions
@@ -86,6 +93,10 @@ def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> l
 
 def _stages(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
     return [StageThread(family.serving, options, None, family.slo_ns) for family in families]
+
+
+def _variant_stages(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [VariantStage(family, options) for family in families]
 
 
 def _batch_queues(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -198,7 +209,8 @@ POLICIES: dict[str, Policy] = {
     "timeout": Policy(
         TimeoutOptions(), _timeout, owns_backends=True, shares_backends=False, together=True
     ),
-    "stages": Policy(STAGES, _stages, counts_rows=True),
+    FIXED_STAGES: Policy(STAGES, _stages, counts_rows=True),
+    CHOOSING_STAGES: Policy(STAGES, _variant_stages, chooses=True, counts_rows=True),
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
     "partitioned": Policy(
         PartitionedOptions(), _partitioned, owns_backends=True, shares_backends=False, together=True

@@ -48,6 +48,7 @@ EVENTS = st.lists(
     slo_ms=st.sampled_from((8, 30, 60, 150)),
     backends=st.integers(1, 3),
     fan_outs=st.lists(st.integers(0, 7), min_size=1, max_size=16),
+    variants=st.sampled_from(((), ((1.0, 0.9), (0.4, 0.8)), ((0.3, 0.5), (1.0, 0.9), (2.0, 0.95)))),
     events=EVENTS,
 )
 def test_each_query_ends_once_and_leaves_nothing(
@@ -56,11 +57,12 @@ def test_each_query_ends_once_and_leaves_nothing(
     slo_ms: int,
     backends: int,
     fan_outs: list[int],
+    variants: tuple[tuple[float, float], ...],
     events: list[Event],
 ) -> None:
     drawn = iter(fan_outs * 1000)
     pipelines = [Pipeline(stages, ms(slo_ms), partial) for stages in shapes]
-    world = QueryWorld(pipelines, backends, lambda stage, edge: next(drawn))
+    world = QueryWorld(pipelines, backends, lambda stage, edge: next(drawn), variants=variants)
     sent: dict[int, bool] = {}
     for event in events:
         world.advance(world.now_ns + event.after_ns)

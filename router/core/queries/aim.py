@@ -16,3 +16,9 @@ class BatchAim:
     ahead_ns: int
     """Taken off the key of its bids: run times of the stages before. So queries are served in the
     order of their own deadlines, whichever stage they are in."""
+    variant: int = -1
+    """It runs this one, where the source leaves a choice; -1: the one that it serves."""
+    share: float = 0.0
+    """Part of its requests that are run as the next says."""
+    other: "BatchAim | None" = None
+    """Batches of another variant."""

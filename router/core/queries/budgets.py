@@ -13,7 +13,18 @@ STEP: Final = 8
 class StageBudget:
     """The target batch of one application, and the time that it takes of a query's."""
 
-    __slots__ = ("lead_ns", "makers", "plan_ns", "rps", "size", "turns")
+    __slots__ = (
+        "lead_ns",
+        "makers",
+        "other_ns",
+        "other_size",
+        "plan_ns",
+        "quick_ns",
+        "rps",
+        "share",
+        "size",
+        "turns",
+    )
 
     def __init__(self, plan_ns: Sequence[int], rps: float = 0.0, turns: int = 1) -> None:
         self.plan_ns = plan_ns
@@ -29,6 +40,14 @@ class StageBudget:
         """Time beside the run: to reach a backend, and to hand results on to the next stage."""
         self.makers: list[tuple[StageBudget, float]] = []
         """Stages whose results come here, each with the requests that one result makes."""
+        self.share = 0.0
+        """Part of its requests that another variant serves."""
+        self.other_size = 1
+        """The target batch of that one."""
+        self.other_ns = 0.0
+        """Backend time of one request in it."""
+        self.quick_ns = 0
+        """Planned run time of the target batch with the quickest variant; 0: there is one alone."""
 
     @property
     def run_ns(self) -> int:
@@ -41,9 +60,25 @@ class StageBudget:
         return self.plan_ns[1] + self.lead_ns
 
     @property
+    def quickest_ns(self) -> int:
+        """That of the target batch, with the quickest variant."""
+        return self.quick_ns + self.lead_ns if self.quick_ns else self.run_ns
+
+    @property
+    def falls(self) -> bool:
+        """Whether a quicker variant than the one that serves is left."""
+        return 0 < self.quick_ns < self.plan_ns[self.size]
+
+    @property
     def each_ns(self) -> float:
         """Backend time of one request in such a batch."""
         return self.plan_ns[self.size] / self.size
+
+    @property
+    def work_ns(self) -> float:
+        """Backend time of one request, whichever variant serves it."""
+        each_ns = self.each_ns
+        return each_ns + self.share * (self.other_ns - each_ns) if self.share else each_ns
 
     @property
     def fill_ns(self) -> int:

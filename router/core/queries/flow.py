@@ -62,11 +62,14 @@ class Flow:
         "head_ns",
         "hold",
         "lost",
+        "offered",
         "open",
         "path_ns",
         "pipeline",
         "planned",
+        "quickest_ns",
         "rate",
+        "reached",
         "refused",
         "rounds",
         "running",
@@ -96,6 +99,11 @@ class Flow:
         """Functions that have not ended."""
         self.rate = RateMeter()
         """Queries that are let in."""
+        self.offered = RateMeter()
+        """All queries; counted where variants are chosen."""
+        self.reached = [FanOut() for _ in stages]
+        """By stage: queries that have had a request there, over all good ones. It is learnt where
+        variants are chosen: a stage that nothing came to has made no mistake."""
         self.open = [0] * len(stages)
         """By stage: requests that have not ended."""
         self.after_ns = [0.0] * len(stages)
@@ -103,6 +111,9 @@ class Flow:
         one call where a function makes them."""
         self.tail_ns = [0] * len(stages)
         """By stage: run times of target batches behind it, on the longest way."""
+        self.quickest_ns = [0] * len(stages)
+        """The same, with the quickest variants of the stages behind, where its own is the quickest
+        there is: whatever has to be quicker, the first stage that can is to be."""
         self.head_ns = [0] * len(stages)
         """By stage: run times of target batches before it, where those behind leave as much."""
         self.hold = [1.0] * len(stages)
@@ -195,6 +206,7 @@ class Flow:
         counts = self.visits()
         runs_ns = self.planned.longest_ns(lambda each: budgets[each].run_ns)
         fills_ns = self.planned.longest_ns(lambda each: budgets[each].fill_ns)
+        quickest_ns = self.planned.longest_ns(lambda each: budgets[each].quickest_ns)
         self.path_ns = runs_ns[0]
         for place in range(len(stages) - 1, -1, -1):
             stage = stages[place]
@@ -204,14 +216,22 @@ class Flow:
             self.tail_ns[place] = runs_ns[at] - budget.run_ns
             self.head_ns[place] = self.path_ns - runs_ns[at]
             self.hold[place] = budget.fill_ns / fills_ns[at] if fills_ns[at] else 1.0
+            self.quickest_ns[place] = self.tail_ns[place]
+            if not budget.falls:
+                self.quickest_ns[place] = quickest_ns[at] - budget.quickest_ns
             if self.pipeline.called:
-                self.after_ns[place] = budget.each_ns
+                self.after_ns[place] = budget.work_ns
                 continue
             self.after_ns[place] = sum(
                 self._made(place, edge, counts)
-                * (budgets[stages[child].application].each_ns + self.after_ns[child])
+                * (budgets[stages[child].application].work_ns + self.after_ns[child])
                 for edge, child in enumerate(stage.children)
             )
+
+    def note_reached(self, ended: Sequence[int]) -> None:
+        """A query has ended with so many results of each stage."""
+        for place, count in enumerate(ended):
+            self.reached[place].learn(min(1, count))
 
     def learn(self, now_ns: int, rules: QueryRules) -> None:
         """Change the share by what has become of queries on which backend time was spent. Estimates

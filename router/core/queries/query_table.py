@@ -1,6 +1,7 @@
 """The query table: admits queries, makes the requests of their stages, and ends each once."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.engine import Engine
@@ -10,6 +11,7 @@ from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.queries.budgets import StageBudget, fit
 from fermata.router.core.queries.flow import RULES, Flow, QueryRules
 from fermata.router.core.queries.pipeline import Pipeline
+from fermata.router.core.queries.variants import StageVariants
 
 
 class Query:
@@ -79,6 +81,9 @@ class QueryTable:
     of each `Drop` effect. Requests that are no part of a query are left alone.
     """
 
+    chooses = True
+    """It chooses variants for the stages that leave a choice."""
+
     def __init__(
         self,
         engine: Engine,
@@ -98,6 +103,9 @@ class QueryTable:
             for application in sorted({each for one in pipelines for each in one.applications})
         }
         """By application that runs some stage."""
+        self.variants = StageVariants(engine, self.flows, self.budgets)
+        self.choosing = False
+        """Whether some stage leaves a choice."""
         self.queries: dict[int, Query] = {}
         """Those that have not ended, by number."""
         self.parts: dict[int, Part] = {}
@@ -116,6 +124,8 @@ class QueryTable:
         if now_ns >= self.plan_at_ns:
             self._plan(now_ns)
         flow.learn(now_ns, self.rules)
+        if self.choosing:
+            self._choose(now_ns, query, flow)
         self.queries[query.qid] = query
         if not self.admits(now_ns, query, flow):
             flow.refused += 1
@@ -273,8 +283,12 @@ class QueryTable:
         if query.called:
             learns = outcome in (GOOD, DropReason.LATE)
             flow.on_calls_end(query.called, query.rounds, learns)
+        if self.choosing and outcome != DropReason.CANCELLED:
+            self.variants.on_end(outcome == GOOD)
         if outcome == GOOD:
             flow.good += 1
+            if self.choosing:
+                flow.note_reached(query.ended)
         elif outcome != DropReason.CANCELLED and not query.refused:
             if any(query.ended):
                 flow.lost += 1
@@ -294,10 +308,12 @@ class QueryTable:
         time to spare is shared among the stages that are left, by how long their batches fill.
         """
         flow = self.flows[query.pipeline]
-        tail_ns = self._tail_ns(query, flow, place) if query.called else flow.tail_ns[place]
-        deadline_ns = query.deadline_ns - tail_ns
+        tail_ns, quickest_ns = flow.tail_ns[place], flow.quickest_ns[place]
+        if query.called:
+            tail_ns = quickest_ns = self._tail_ns(query, flow, place)
         run_ns = self.budgets[flow.pipeline.stages[place].application].run_ns
-        spare_ns = max(0, deadline_ns - now_ns - run_ns)
+        spare_ns = max(0, query.deadline_ns - tail_ns - now_ns - run_ns)
+        deadline_ns = query.deadline_ns - quickest_ns
         return deadline_ns, now_ns + int(spare_ns * flow.hold[place])
 
     def _tail_ns(self, query: Query, flow: Flow, place: int) -> int:
@@ -327,7 +343,7 @@ class QueryTable:
         for application, budget in self.budgets.items():
             source = sources[application]
             work_ns[source.pool] = (
-                work_ns.get(source.pool, 0.0) + source.queued_places() * budget.each_ns
+                work_ns.get(source.pool, 0.0) + source.queued_places() * budget.work_ns
             )
         for each in self.flows:
             awaited = each.awaited()
@@ -344,17 +360,30 @@ class QueryTable:
         self.plan_at_ns = now_ns + rules.plan_ns
         for application, budget in budgets.items():
             budget.rps, budget.makers = 0.0, []
+            budget.share, budget.quick_ns = 0.0, 0
             budget.plan_ns = self.engine.costs.of(self.serving[application]).plan_ns
         for flow in self.flows:
             flow.demand(budgets)
             if flow.pipeline.called:
                 flow.unroll(budgets)
-        fit(
-            [(each.planned, int(rules.room * each.pipeline.slo_ns)) for each in self.flows],
-            budgets,
-        )
+        timed = [(each.planned, int(rules.room * each.pipeline.slo_ns)) for each in self.flows]
+        self.choosing = self.chooses and self.variants.plan(now_ns, timed)
+        if not self.choosing:
+            fit(timed, budgets)
+        self._take_over()
+
+    def _choose(self, now_ns: int, query: Query, flow: Flow) -> None:
+        """Serve cheaper variants before queries have to be refused, and better ones again."""
+        flow.offered.on_arrival(now_ns)
+        left_ns = query.deadline_ns - now_ns
+        if self.variants.press(now_ns, flow, self.wait_ns(flow), left_ns):
+            self.variants.serve()
+            self._take_over()
+
+    def _take_over(self) -> None:
+        """Tell stages and sources of the target batches."""
         for flow in self.flows:
-            flow.plan(budgets)
+            flow.plan(self.budgets)
         self.aim()
 
     def aim(self) -> None:
@@ -370,7 +399,21 @@ class QueryTable:
         for application, budget in self.budgets.items():
             size_max, window = self.limits(budget.size, application in firsts)
             aim = BatchAim(budget.size, size_max, window, ahead_ns[application])
+            if self.choosing:
+                aim = self._of_variants(application, aim, application in firsts)
             self.engine.sources[application].aim_at(aim)
+
+    def _of_variants(self, application: int, aim: BatchAim, first: bool) -> BatchAim:
+        """The aim with the variants that are served; the same where there is no choice."""
+        variant, *others = self.variants.variants(application) or (-1,)
+        if not others:
+            return replace(aim, variant=variant)
+        budget = self.budgets[application]
+        size_max, window = self.limits(budget.other_size, first)
+        # Whoever leaves room for enough requests of the cheaper variant need not go.
+        window = min(window, aim.window)
+        other = BatchAim(budget.other_size, size_max, window, aim.ahead_ns, others[0])
+        return replace(aim, variant=variant, share=budget.share, other=other)
 
     def limits(self, size: int, first: bool) -> tuple[int, int]:
         """The largest batch, and the window, for a target; `first`: of a first stage."""

@@ -10,6 +10,7 @@ from benchmarks.pipelines_gpu import LOADS, gpu_figures
 from benchmarks.pipelines_kills import kill_figures
 from benchmarks.pipelines_live import SCALES, live_figures, scaled
 from benchmarks.pipelines_peers import Capacity, add_options, peer_figures
+from benchmarks.pipelines_variants import variant_figures
 from fermata.foundation.json_types import JsonObject
 from fermata.simulator.pipelines.bound import bound_rps
 from fermata.simulator.pipelines.draw import draw, told_scenes
@@ -20,13 +21,14 @@ from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
 PARTS = {
     "rules": "against other rules, simulated",
+    "variants": "two variants a stage, over the best fixed choice, simulated",
     "live": "scenes A and C on emulated GPUs, over their simulation",
     "kills": "backends killed in a batch of each stage",
     "peers": "scenes A and C beside Triton and Ray Serve on emulated GPUs",
     "cuts": "CPU time of a crop in a frontend, whoever cuts it",
     "gpu": "detect, crop and classify with real models on one device",
 }
-ASKED = ("live", "kills", "peers", "cuts", "gpu")
+ASKED = ("variants", "live", "kills", "peers", "cuts", "gpu")
 """Parts that are left out unless they are named."""
 KILLS, KILLS_QUICK = 20, 1
 SEEDS = range(101, 111)
@@ -178,6 +180,8 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
     parts: Sequence[str] = given.only or [part for part in PARTS if part not in ASKED]
     if "rules" in parts:
         yield from compared(quick)
+    if "variants" in parts:
+        yield from variant_figures(quick, _scenario, find_peak)
     if "live" in parts:
         yield from live(quick)
     if "kills" in parts:

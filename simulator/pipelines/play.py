@@ -23,6 +23,14 @@ class QueryLog:
     refused: bool = False
     spent_ns: float = 0.0
     """Backend time of all of its requests."""
+    ran: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """By stage: the accuracies of what has run its requests, summed, and how many have run. Empty
+    where accuracies are not known."""
+
+    @property
+    def accuracy(self) -> float:
+        """Of the whole: the product of the stages' mean accuracies."""
+        return math.prod(total / count for total, count in self.ran.values())
 
 
 @dataclass(slots=True)
@@ -60,6 +68,10 @@ class QueryPlay:
         self.log = PipelineLog({}, tuple(stages))
         self.first = len(scenario.applications)
         """Arrivals from this number on are queries."""
+        self.accuracies = [
+            variant.accuracy for each in scenario.applications for variant in each.variants
+        ]
+        """By variant."""
         self.owners: dict[int, tuple[int, int]] = {}
         """By request that runs: its query, and the stage."""
 
@@ -79,6 +91,7 @@ class QueryPlay:
         """A batch has ended; the engine has not been told yet."""
         done: list[tuple[int, list[int]]] = []
         measured = started_at_ns >= self.scenario.warmup_ns
+        accuracy = self.accuracies[batch.variant]
         for request in batch.requests:
             qid, stage = self.owners.pop(request.rid, (-1, 0))
             if qid < 0:
@@ -86,6 +99,9 @@ class QueryPlay:
             log = self.log.queries[qid]
             spent_ns = run_ns * request.rows / batch.size
             log.spent_ns += spent_ns
+            if accuracy is not None:
+                total, count = log.ran.get(stage, (0.0, 0))
+                log.ran[stage] = total + accuracy, count + 1
             if measured:
                 of_stage = self.log.stages[log.pipeline][stage]
                 of_stage.requests += 1

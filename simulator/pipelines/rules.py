@@ -20,6 +20,8 @@ MEMORY = 0.01
 class OpenTable(QueryTable):
     """No door: a query is dropped at whichever stage it cannot end in time any more."""
 
+    chooses = False
+
     def admits(self, now_ns: int, query: Query, flow: Flow) -> bool:
         return True
 

@@ -41,6 +41,9 @@ class PipelineReport:
     bottleneck: str
     """The stage whose requests take the most backend time."""
     stages: tuple[StageReport, ...]
+    accuracy: float | None = None
+    """Of the whole, over all queries: a good one counts with the product of its stages' mean
+    accuracies, others with 0. None where accuracies are not known."""
 
 
 def pipeline_reports(scenario: Scenario, log: RunLog) -> tuple[PipelineReport, ...]:
@@ -88,4 +91,12 @@ def _report(
         wasted=wasted_ns / spent_ns if spent_ns else 0.0,
         bottleneck=max(of_stages, key=lambda stage: stage.backend_share).name,
         stages=of_stages,
+        accuracy=_accuracy(scenario, spec, queries),
     )
+
+
+def _accuracy(scenario: Scenario, spec: PipelineSpec, queries: Sequence[QueryLog]) -> float | None:
+    applications = [scenario.applications[stage.application] for stage in spec.graph.stages]
+    if not queries or not all(each.accuracies for each in applications):
+        return None
+    return sum(query.accuracy for query in queries if query.outcome == GOOD) / len(queries)

@@ -176,7 +176,7 @@ class SimulatedDeployment:
         """Run times of its models."""
         more = {STEPS_VARIANT: TABLE} if self.sequences else {}
         if self.pipelines:
-            more |= dict.fromkeys(stages.STAGE_VARIANTS, stages.TABLE)
+            more |= stages.STAGE_TABLES
         return TABLES[self.scaled] | more
 
     # Processes

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.pipelines import play
+from benchmarks.pipelines_variants import accuracy_of, fixed, with_variants
 from fermata.simulator.pipelines.bound import bound_rps
 from fermata.simulator.pipelines.draw import told_scenes
 from fermata.simulator.scenario.pipeline_spec import PIPELINE_RULES
@@ -34,6 +35,20 @@ def test_below_capacity_every_rule_answers_most_queries(rule: str) -> None:
     assert sum(pipeline.ends.values()) == pipeline.requests > 0
     assert result.good_rps > 0.7 * result.offered_rps
     assert pipeline.bottleneck in ("stage-0", "stage-1")
+
+
+PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1))
+
+
+@pytest.mark.parametrize(("load", "at_least"), [(0.2, 1.0), (0.7, 0.99), (0.85, 1.01), (1.5, 0.99)])
+def test_variants_that_are_chosen_are_no_worse_than_any_fixed_pair(
+    load: float, at_least: float
+) -> None:
+    document = with_variants(told_scenes()["C"], "C")
+    scenario = read_scenario({"rate_rps": 1, "duration_s": 1.5, "warmup_s": 2.5, **document})
+    load_rps = load * bound_rps(fixed(scenario, (1, 1)))
+    pairs = [accuracy_of(fixed(scenario, pair), load_rps, 3) for pair in PAIRS]
+    assert accuracy_of(scenario, load_rps, 3) >= at_least * max(pairs)
 
 
 def test_a_run_is_the_same_every_time() -> None:

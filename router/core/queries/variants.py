@@ -38,11 +38,13 @@ class VariantRules:
     """It rises by so much where none was."""
     loss_tolerated: float = 0.004
     """Share of the queries."""
-    pull: float = 2.0
+    pull: float = 1.0
     """Times what ends are estimated above that, less backend time is planned with."""
     limit: float = 1.0
     width: float = 0.15
     """From this one on the way to the cheapest is shorter, and so much later they serve."""
+    near: float = 0.12
+    """A rung that is planned to be as near is served alone."""
     steps: int = 32
     """Between two rungs."""
     stay_ns: int = 10_000_000
@@ -119,7 +121,7 @@ class StageVariants:
         self.first = next((at for at, rung in enumerate(rungs) if rung.fits), self.lowest)
         self.needs = [rung.backends(self.offered) for rung in rungs]
         self.there = float(self._backends())
-        self.planned = self._place_for(self.usable * self.there)
+        self.planned = self._near(self._place_for(self.usable * self.there))
         self._move(now_ns, self.planned)
         self.serve()
         return True
@@ -133,6 +135,11 @@ class StageVariants:
             if needs[place + 1] <= there:
                 return place + (needs[place] - there) / max(1e-9, needs[place] - needs[place + 1])
         return self.lowest
+
+    def _near(self, place: float) -> float:
+        """The place, or a rung that is near: a mix has some batches that are less efficient."""
+        rung = int(place + 0.5)
+        return float(rung) if abs(place - rung) < self.rules.near else place
 
     def on_end(self, good: bool) -> None:
         """A query has ended, or was refused."""

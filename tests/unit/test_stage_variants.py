@@ -95,6 +95,21 @@ def test_too_slow_an_accurate_variant_never_serves() -> None:
     assert set(outcomes(world)) == {"good"}
 
 
+def test_a_lowest_rung_that_rises_takes_the_place_with_it() -> None:
+    world = QueryWorld([CHAIN], variants=PAIR)
+    crowd(world, 400, 0.5)
+    variants = world.table.variants
+    assert variants.place == variants.lowest == 2
+    variants.changed_at_ns = world.now_ns
+    # The cheap ones of the second stage are found to be of hardly any use.
+    source = world.engine.sources[1]
+    (best, accuracy), (cheap, _) = source.choices
+    source.choices = ((best, accuracy), (cheap, 0.1))
+    world.table.plan_at_ns = world.now_ns
+    world.send(9999, ms(100))
+    assert variants.place <= variants.lowest < 2
+
+
 # The ladder
 
 

@@ -124,7 +124,7 @@ class Ladder:
     def build(self, choices: Choices, timed: Timed) -> None:
         """Find the rungs anew; those that were there before keep their batches."""
         known = {tuple(each.places.items()): each for each in self.rungs}
-        if choices.keys() != self.choices.keys():
+        if choices != self.choices:
             known = {}
         self.choices, self.rungs, self.turn = choices, [], 0
         places = dict.fromkeys(choices, 0)

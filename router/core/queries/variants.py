@@ -83,6 +83,7 @@ class StageVariants:
         self.ends = self.losses = 0
         """Queries since the last plan, that have ended while something cheaper was left."""
         self.lowest = 0
+        """The rung below which refusing queries loses less."""
         self.changed_at_ns = 0
         self.offered: dict[int, float] = {}
         self.first = 0
@@ -109,13 +110,13 @@ class StageVariants:
         if not choices:
             return False
         ladder = self.ladder
-        if now_ns >= self.build_at_ns or choices.keys() != ladder.choices.keys():
+        if now_ns >= self.build_at_ns or choices != ladder.choices:
             self.build_at_ns = now_ns + self.rules.build_ns
             ladder.build(choices, timed)
-        self.place = min(self.place, len(ladder.rungs) - 1)
-        ladder.refit(int(self.place + 0.5), timed)
+        ladder.refit(min(int(self.place + 0.5), len(ladder.rungs) - 1), timed)
         self.offered = ladder.offered()
         self.lowest = ladder.lowest(self.offered)
+        self.place = min(self.place, self.lowest)
         self._learn()
         rungs = ladder.rungs[: self.lowest + 1]
         self.first = next((at for at, rung in enumerate(rungs) if rung.fits), self.lowest)

@@ -15,13 +15,14 @@ from fermata.router.core.queries.ladder import Ladder, Rung, as_long
 class VariantRules:
     """How far down the ladder stages go, and when."""
 
-    usable_min: float = 0.8
+    usable_min: float = 0.1
     usable_max: float = 1.2
     """Part of the backends' time that is planned with: between these, as learnt. It may be above 1,
     since batches beyond the target take less time for each request."""
     more: float = 0.005
     less: float = 0.01
-    """It grows and shrinks by so much."""
+    less_max: float = 0.1
+    """It grows and shrinks by so much; where many were lost, by their share, up to the last."""
     pressed_min: float = 0.02
     pressed_max: float = 0.15
     """Share of queries that find too much waiting: below the first more time is planned with, and
@@ -158,7 +159,9 @@ class StageVariants:
             self.begin = min(rules.begin_max, self.begin + rules.grow)
         if self.presses and self.first < self.planned < self.lowest:
             if lossy or self.pressed > rules.pressed_max * self.presses:
-                self.usable = max(rules.usable_min, self.usable * (1.0 - rules.less))
+                lost = self.losses / max(1, self.ends)
+                less = min(rules.less_max, max(rules.less, lost))
+                self.usable = max(rules.usable_min, self.usable * (1.0 - less))
             elif self.pressed < rules.pressed_min * self.presses:
                 self.usable = min(rules.usable_max, self.usable * (1.0 + rules.more))
         self.ends = self.losses = 0

@@ -23,8 +23,8 @@ from fermata.router.links.messages import ClientNetworkReport, Truth
 
 OUTPUTS_MAX = 64
 DURATION_US_MAX = 600_000_000
-FRAME_BITS_MAX = 1 << 40
 """Ten minutes: the longest time that a client may report."""
+FRAME_BITS_MAX = 1 << 40
 
 Parameters = Mapping[str, InferParameter]
 

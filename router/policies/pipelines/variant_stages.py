@@ -115,7 +115,8 @@ class VariantStage(StageThread):
         if len(queue) > 0:
             left_ns = queue.first().deadline_ns - start_at_ns
             for cheaper in self.cheaper[self.variant]:
-                needed = 1 if spare else min(queue.rows, max(self.window, self.aim.size // 2))
+                most = min(self.cost.size_max, max(self.window, self.aim.size // 2))
+                needed = 1 if spare else min(queue.rows, most)
                 if self.plan_ns[needed] <= left_ns:
                     break
                 if self._runs(cheaper):

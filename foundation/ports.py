@@ -213,10 +213,16 @@ def _process_of(inode: int) -> int | None:
     for folder in Path("/proc").glob("[0-9]*/fd"):
         # Processes end while they are looked at, and those of others do not show their files.
         with suppress(OSError):
-            for file in folder.iterdir():
-                if os.readlink(file) == target:
-                    return int(folder.parent.name)
+            if any(_leads_to(file, target) for file in folder.iterdir()):
+                return int(folder.parent.name)
     return None
+
+
+def _leads_to(file: Path, target: str) -> bool:
+    # Files are closed meanwhile: the list of our own is one that always is.
+    with suppress(FileNotFoundError):
+        return os.readlink(file) == target
+    return False
 
 
 @contextmanager

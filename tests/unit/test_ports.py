@@ -75,6 +75,18 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "LOOK_S", 0.01)
 
 
+def test_a_process_is_named_though_files_of_it_are_closed_meanwhile() -> None:
+    # The list of its files is a file too: it has the lowest number that is free, and is closed
+    # before the others are looked at.
+    lower = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
+    endpoint = grpc_endpoint("127.0.0.1", free_port())
+    with listen("127.0.0.1", endpoint.port, shared=False):
+        for each in lower:
+            os.close(each)
+        with pytest.raises(ConfigError, match=rf"process {os.getpid()} \("):
+            check_free(endpoint)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("other", ["127.0.0.1", "0.0.0.0", "::"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])

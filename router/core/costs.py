@@ -105,6 +105,11 @@ class VariantCost:
             octave = _nearest(octave, told)
         return octave.raw.mean(rules.hang * octave.raw.quantile(rules.common))
 
+    def pace(self, size: int) -> float:
+        """Mean run time of a batch of that size over the planned one. Margins are for deadlines:
+        added up over all that waits, they would have backends seem full that are not."""
+        return self.mean_ratio(size) * self.p50_ns[size] / self.plan_ns[size]
+
     def learn(self, size: int, ratio: float, backend_factor: float, share: float) -> None:
         """A batch of that size took so many times its profiled time, on a backend that takes so
         many times as long as its peers."""

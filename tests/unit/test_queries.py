@@ -208,3 +208,19 @@ def test_a_lead_leaves_earlier_stages_less_time() -> None:
     run_ns = world.table.budgets[1].plan_ns[world.table.budgets[1].size]
     deadline_ns, _ = world.table.dates(0, query, 0)
     assert deadline_ns == ms(100) - run_ns - ms(2)
+
+
+def test_what_waits_is_counted_by_mean_run_times() -> None:
+    # One batch in ten takes three times as long: deadlines leave room for it, and the door is not
+    # to believe that all of them do.
+    for variants in ((), ((1.0, 0.9), (0.5, 0.8))):
+        world = QueryWorld([CHAIN], variants=variants)
+        for number in range(200):
+            for size in (1, 2, 4, 8, 16, 32):
+                ratio = 3.0 if number % 10 == 0 else 1.0
+                world.engine.costs.of(0).learn(size, ratio, 1.0, 0.98)
+        world.send(0, ms(100))
+        budget = world.table.budgets[0]
+        mean_ns = 1.2 * world.engine.costs.of(0).p50_ns[budget.size] / budget.size
+        assert budget.each_ns > 2.0 * mean_ns
+        assert abs(budget.work_ns / mean_ns - 1.0) < 0.1

@@ -18,6 +18,7 @@ class StageBudget:
         "makers",
         "other_ns",
         "other_size",
+        "pace",
         "plan_ns",
         "quick_ns",
         "rps",
@@ -36,6 +37,8 @@ class StageBudget:
         batch is full, and finds a backend."""
         self.size = 1
         """The target batch."""
+        self.pace = 1.0
+        """Mean run times of the target batch over planned ones."""
         self.lead_ns = 0
         """Time beside the run: to reach a backend, and to hand results on to the next stage."""
         self.makers: list[tuple[StageBudget, float]] = []
@@ -45,7 +48,7 @@ class StageBudget:
         self.other_size = 1
         """The target batch of that one."""
         self.other_ns = 0.0
-        """Backend time of one request in it."""
+        """Mean backend time of one request in it."""
         self.quick_ns = 0
         """Planned run time of the target batch with the quickest variant; 0: there is one alone."""
 
@@ -71,13 +74,13 @@ class StageBudget:
 
     @property
     def each_ns(self) -> float:
-        """Backend time of one request in such a batch."""
+        """Planned backend time of one request in such a batch."""
         return self.plan_ns[self.size] / self.size
 
     @property
     def work_ns(self) -> float:
-        """Backend time of one request, whichever variant serves it."""
-        each_ns = self.each_ns
+        """Mean backend time of one request, whichever variant serves it."""
+        each_ns = self.pace * self.each_ns
         return each_ns + self.share * (self.other_ns - each_ns) if self.share else each_ns
 
     @property

@@ -31,7 +31,7 @@ class Rung:
         self.sizes: dict[int, int] = {}
         """Target batches, of every application that runs some stage."""
         self.each_ns: dict[int, float] = {}
-        """Backend time of one request in such a batch."""
+        """Mean backend time of one request in such a batch."""
         self.path_ns: list[int] = []
         """By pipeline: run times of such batches on the longest way."""
         self.fits = True
@@ -93,6 +93,13 @@ class Ladder:
         for application, size in rung.sizes.items():
             budget = self.budgets[application]
             budget.size = min(size, len(budget.plan_ns) - 1)
+        self.pace(rung)
+
+    def pace(self, rung: Rung) -> None:
+        """Tell budgets how long the target batches of a rung take on average."""
+        for application, place in rung.places.items():
+            budget, (variant, _) = self.budgets[application], self.choices[application][place]
+            budget.pace = self.costs.of(variant).pace(budget.size)
 
     def fit(self, rung: Rung, timed: Timed) -> None:
         """Choose the batches of a rung."""
@@ -106,7 +113,10 @@ class Ladder:
         )
         fit(timed, budgets)
         rung.sizes = {application: each.size for application, each in budgets.items()}
-        rung.each_ns = {application: each.each_ns for application, each in budgets.items()}
+        self.pace(rung)
+        rung.each_ns = {
+            application: each.pace * each.each_ns for application, each in budgets.items()
+        }
         rung.path_ns = [
             flow.planned.longest_ns(lambda each: budgets[each].run_ns)[0] for flow in self.flows
         ]
@@ -157,7 +167,8 @@ class Ladder:
         now_ns, plan_ns = rung.each_ns[application], self.plan_ns(application, place)
         before_ns = self.plan_ns(application, rung.places[application])
         size = as_long(plan_ns, before_ns[rung.sizes[application]])
-        return now_ns - plan_ns[size] / size
+        variant, _ = self.choices[application][place]
+        return now_ns - self.costs.of(variant).pace(size) * plan_ns[size] / size
 
     def lowest(self, offered: Mapping[int, float]) -> int:
         """The rung with the most accuracy for backend time. Those below are worth nothing: it is

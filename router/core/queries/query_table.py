@@ -370,6 +370,10 @@ class QueryTable:
         self.choosing = self.chooses and self.variants.plan(now_ns, timed)
         if not self.choosing:
             fit(timed, budgets)
+        for application, budget in budgets.items():
+            if not (self.choosing and self.engine.sources[application].choices):
+                cost = self.engine.costs.of(self.serving[application])
+                budget.pace = cost.pace(budget.size)
         self._take_over()
 
     def _choose(self, now_ns: int, query: Query, flow: Flow) -> None:

@@ -224,10 +224,12 @@ class StageVariants:
             budget.quick_ns = self._quick_ns(application, budget)
             mixed = self._mixed(application)
             if mixed is not None:
-                plan_ns = self.engine.costs.of(mixed).plan_ns
+                cost = self.engine.costs.of(mixed)
+                plan_ns = cost.plan_ns
                 budget.share = abs(self.place - int(self.place + 0.5))
                 budget.other_size = as_long(plan_ns, budget.plan_ns[budget.size])
-                budget.other_ns = plan_ns[budget.other_size] / budget.other_size
+                size = budget.other_size
+                budget.other_ns = cost.pace(size) * plan_ns[size] / size
 
     def _quick_ns(self, application: int, budget: StageBudget) -> int:
         place = self.ladder.rungs[self.lowest].places.get(application)

@@ -45,7 +45,7 @@ QUALITIES = (30, *LADDER)
 FRAMES, EVERY = 24, 10
 TRACE = "lte_upload_trace.csv"
 SHARES = (0.05, 0.1, 0.2, 0.4)
-"""Of the trace's bandwidth that one camera has: others share it."""
+"""Parts of the trace's bandwidth that one camera has: others share it."""
 FPS, SLO_NS, NETWORK_NS = 15.0, ms(150), ms(60)
 """Time that a frame may be on its way, within its SLO."""
 METRIC = "map"
@@ -147,7 +147,7 @@ def table_of(title: str, cells: Sequence[Cell]) -> Table:
 
 
 def worth(name: str, cells: Sequence[Cell]) -> Iterator[Figure]:
-    """What a choice of quality gains over the usual one, and over any other that is fixed."""
+    """Gains of a choice of quality over the usual one, and over any other that is fixed."""
     usual = [each for each in cells if each.quality == USUAL]
     budgets = np.geomspace(usual[0].kbit, usual[-1].kbit, BUDGETS)
     free = np.array([best(cells, each) for each in budgets])

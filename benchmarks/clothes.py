@@ -15,7 +15,7 @@ from fermata.foundation.errors import ConfigError
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
 CLASSES = 10
 PROFILED = 10000
-"""Of the 60,000, the last ones: they profile and calibrate, the others train and are indexed."""
+"""The last of the 60,000: they profile and calibrate, the others train and are indexed."""
 DRAWS = Draws(train=30000, index=12000, profile=10000)
 PARTS = ("train", "t10k")
 SIDE = 28

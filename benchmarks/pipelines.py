@@ -165,7 +165,7 @@ def compared(quick: bool) -> Iterator[Figure]:
 
 
 def capacity(name: str) -> Capacity:
-    """What the simulator says of a scene that is served live."""
+    """Bound and simulated goodput of a scene that is served live."""
     scenario = _scenario(scaled(name), SECONDS_LIVE)
     bound = bound_rps(scenario)
     return Capacity(bound, find_peak(scenario, bound) * bound)

@@ -97,7 +97,7 @@ def server(name: str, **changes: Any) -> AbstractContextManager[Running]:
 
 
 def slo_ms(name: str) -> float:
-    """Of a query."""
+    """SLO of a query."""
     scene: Any = scaled(name)
     return float(scene["pipelines"][0]["slo_ms"])
 

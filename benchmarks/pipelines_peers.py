@@ -58,7 +58,7 @@ SWEEP_PRECISION, SWEEP_PROBES = 0.05, 8
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the simulator says of a scene, in queries a second."""
+    """Bound and simulated goodput of a scene, in queries a second."""
 
     bound_rps: float
     simulated_rps: float
@@ -69,7 +69,7 @@ Probe = Callable[[float, float], LoadReport]
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Of the part peers."""
+    """Options of the part `peers`."""
     add = parser.add_argument
     peers = (*GOALS, OURS)
     add("--peer", action="append", choices=peers, help="of the part peers: just this server")

@@ -24,9 +24,9 @@ DRAWN = (1_000_001, 1_000_002, 1_000_003, 1_000_004)
 SECONDS, SECONDS_QUICK = 3.0, 1.5
 CALM_S = 1.0
 WARMUP_S = 5.0
-"""What is learnt of waits and losses takes some seconds."""
+"""Time until waits and losses are learnt."""
 QUICKER, ACCURATE, LESS = (0.3, 0.7), (0.85, 0.98), (0.8, 0.96)
-"""Of the second variant of a stage: run time over the first one's, accuracy of the first one, and
+"""Second variant of a stage: run time over the first one's, accuracy of the first one, and
 that of the second over it. Each is drawn."""
 SLACK = 1.1
 """Queries that end well may be the lighter ones: above the bound by so much at most."""
@@ -40,7 +40,7 @@ class Scene:
 
     scenario: Scenario
     peak_rps: float
-    """Of the cheapest choice."""
+    """Peak of the cheapest choice."""
     best: dict[Fixed, tuple[float, float]]
     """By choice: its accuracy while nothing is lost, and the rate that it can serve at most."""
 

@@ -13,7 +13,7 @@ from fermata.clients.jpeg_quality import cost
 SECOND_NS = 1_000_000_000
 USUAL = (80,)
 FINER_SHARE = 0.8
-"""Of the bits that the network carries in time, how many a frame of more than the lowest quality
+"""Part of the bits that the network carries in time which a frame of more than the lowest quality
 may have: what a quality costs is known within 15 %."""
 
 
@@ -34,7 +34,7 @@ class FrameSizer:
         self.network_ns = SECOND_NS
         """How long a frame of the asked side may be on its way."""
         self.bits = FrameBits()
-        """Of frames at the lowest quality."""
+        """Bits of frames at the lowest quality."""
         self.qualities = qualities
         self.room_bits = inf
         """Bits that the network carries in time, when a side was last chosen."""

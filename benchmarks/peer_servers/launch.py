@@ -183,7 +183,7 @@ def triton_environment(venv: Venv) -> dict[str, str]:
 
 
 def triton_head(size: int) -> bytes:
-    """What comes before a binary tensor of one row over HTTP."""
+    """The JSON that precedes a binary tensor of one row over HTTP."""
     described = {
         "name": "input",
         "shape": [1, size],

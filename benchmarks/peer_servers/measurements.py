@@ -1,11 +1,11 @@
-"""What runs have found of servers, kept in a file: a measurement may come in pieces."""
+"""Findings of runs, kept in a file: a measurement may come in pieces."""
 
 import json
 from pathlib import Path
 from typing import Any, Protocol
 
 Results = dict[str, dict[str, Any]]
-"""What is known of each server of a scene."""
+"""Findings by server of a scene."""
 
 
 class Named(Protocol):

@@ -1,4 +1,4 @@
-"""What can be set on each peer that runs a pipeline of two stages, and the settings that are tried.
+"""Settings of each peer that runs a pipeline of two stages, and those that are tried.
 
 Times are shares of the pipeline's SLO.
 """
@@ -87,7 +87,7 @@ _DEADLINES: tuple[Two, ...] = ((0.5, 0.8), (0.7, 1.0))
 
 
 def steps_of(scene: str, peer: str) -> Steps:
-    """What a sweep tries, each from the best so far."""
+    """Settings that a sweep tries, each from the best so far."""
     shared: Steps = (("gpus", _SPLITS[scene]), ("batches", _BATCHES[scene]))
     waits: Steps = (("waits", _SERVE_WAITS if peer == SERVE else _WAITS),)
     crops: Steps = (("together", (False,)),) if scene == "A" else ()
@@ -119,4 +119,4 @@ BEST: dict[str, dict[str, PipelineKnobs]] = {
         SERVE: FIRST["C"][SERVE],
     },
 }
-"""What runs without a sweep: the best that was found. Only the ensemble's sweep was whole."""
+"""Settings without a sweep: the best that were found. Only the ensemble's sweep was whole."""

@@ -16,7 +16,7 @@ class PipelineScene:
     stages: tuple[tuple[str, float, float], ...]
     """Name, milliseconds a row and of a batch."""
     crops_mean: float
-    """Of a frame, drawn; 0 for always one."""
+    """Crops of a frame, drawn; 0 for always one."""
 
 
 def pipeline_scene(name: str) -> PipelineScene:

@@ -26,7 +26,7 @@ CPUS = 0.1
 
 
 def count_rows(calls: list[Any]) -> int:
-    """What a batch counts: rows, not calls."""
+    """Size of a batch: its rows, not its calls."""
     return sum(len(rows) for rows in calls)
 
 

@@ -29,7 +29,7 @@ class QueryLog:
 
     @property
     def accuracy(self) -> float:
-        """Of the whole: the product of the stages' mean accuracies."""
+        """Accuracy of the whole: the product of the stages' mean accuracies."""
         return math.prod(total / count for total, count in self.ran.values())
 
 

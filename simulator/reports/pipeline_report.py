@@ -42,8 +42,8 @@ class PipelineReport:
     """The stage whose requests take the most backend time."""
     stages: tuple[StageReport, ...]
     accuracy: float | None = None
-    """Of the whole, over all queries: a good one counts with the product of its stages' mean
-    accuracies, others with 0. None where accuracies are not known."""
+    """Accuracy of the whole, over all queries: a good one counts with the product of its stages'
+    mean accuracies, others with 0. None where accuracies are not known."""
 
 
 def pipeline_reports(scenario: Scenario, log: RunLog) -> tuple[PipelineReport, ...]:

@@ -95,7 +95,7 @@ class StageVariants:
         """Backends that are there."""
 
     def choices(self) -> dict[int, tuple[tuple[int, float], ...]]:
-        """Of the applications that leave a choice, as their policies tell. Where variants have to
+        """Variants of applications that leave a choice, as their policies tell. Where some have to
         be swapped in, changing them batch by batch would cost more than it saves."""
         sources, swapped = self.engine.sources, self.engine.costs.swap_in_ns.keys()
         found = {each: sources[each].choices for each in self.budgets if sources[each].choices}

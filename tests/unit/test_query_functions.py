@@ -3,63 +3,30 @@
 import asyncio
 import gc
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import ref
 
 import numpy as np
 import pytest
-from query_requests_world import World, application
+from function_world import NOW, Function, known, opened
+from query_requests_world import World
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.tensors import add_input, from_array, to_array
-from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.outcomes import Refusal, drop_refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.requests.queries import function_run
 from fermata.deployments.frontend.requests.tracing.traces import Tracer
 from fermata.deployments.specs.registry import Registry
-from fermata.foundation.errors import ConfigError
 from fermata.foundation.stage_calls import StageLostError
 from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
 from fermata.router.links.messages import Cancel, HandedOn, QueryPart
 
-Function = Callable[[Any, Any], Awaitable[Any]]
-NOW: dict[str, Function] = {}
-"""The function of the pipeline in this test."""
-
-
-async def run(inputs: Any, stage: Any) -> Any:
-    return await NOW["run"](inputs, stage)
-
-
-def not_async(inputs: Any, stage: Any) -> None: ...
-
-
-def pipeline(**more: object) -> dict[str, object]:
-    stages = [{"application": "first"}, {"application": "each"}]
-    return {"name": "own", "slo_ms": 100, "function": f"{__name__}:run", "stages": stages, **more}
-
-
-def known(**more: object) -> Registry:
-    applications = [application("first", 2), application("each", 1)]
-    return registry(read_config({"applications": applications, "pipelines": [pipeline(**more)]}))
-
 
 @pytest.fixture(scope="module")
 def models() -> Registry:
     return known()
-
-
-def opened(models: Registry, function: Function, **more: Any) -> World:
-    """A query has come, its function has run as far as it could."""
-    NOW["run"] = function
-    world = World(models, **more)
-    assert world.open("own") == 1
-    world.settle()
-    return world
 
 
 async def cascade(inputs: Any, stage: Any) -> Any:
@@ -316,7 +283,7 @@ def test_a_deadline_cancels_the_function_and_says_what_it_waited_for(models: Reg
     timer.call()
     world.settle()
     assert world.refusal().message == (
-        f"expired: function {__name__}:run still waited for first after 111 ms"
+        "expired: function function_world:run still waited for first after 111 ms"
     )
     assert world.parts == {}
 
@@ -357,62 +324,6 @@ def test_calls_that_nobody_waits_for_are_withdrawn(models: Registry) -> None:
     assert world.answer()["stages"]["first"] == [{"missing": "cancelled"}]
 
 
-async def raising(inputs: Any, stage: Any) -> Any:
-    raise ValueError("spilt\n milk")
-
-
-async def exiting(inputs: Any, stage: Any) -> Any:
-    raise SystemExit(3)
-
-
-async def cancelling(inputs: Any, stage: Any) -> Any:
-    raise asyncio.CancelledError
-
-
-async def lost_way(inputs: Any, stage: Any) -> Any:
-    await stage("second")
-
-
-async def misfit(inputs: Any, stage: Any) -> Any:
-    await stage("each", np.zeros(7, np.float32))
-
-
-async def odd(inputs: Any, stage: Any) -> Any:
-    return {"found": [1, {2, 3}]}
-
-
-async def endless(inputs: Any, stage: Any) -> Any:
-    found: list[Any] = []
-    found.append(found)
-    return found
-
-
-async def greedy(inputs: Any, stage: Any) -> Any:
-    await asyncio.gather(*[stage("each", [1.0]) for _ in range(1025)])
-
-
-@pytest.mark.parametrize(
-    ("function", "told"),
-    [
-        (raising, "ValueError: spilt milk"),
-        (exiting, "SystemExit: 3"),
-        (cancelling, "it was cancelled by nobody but itself"),
-        (lost_way, "LookupError: stage 'second' is unknown; one of first, each"),
-        (misfit, "ValueError: the input of stage 'each': "),
-        (odd, "TypeError: the answer['found'][1] is a set; return numbers, texts, lists, "),
-        (endless, "RecursionError: "),
-        (greedy, "RuntimeError: it makes more than 1024 calls"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(models: Registry, function: Function, told: str) -> None:
-    world = opened(models, function)
-    refusal = world.refusal()
-    assert (refusal.status, refusal.reason) == ("INTERNAL", "failed")
-    assert refusal.message.startswith(f"failed: function {__name__}:run: {told}")
-    assert "\n" not in refusal.message
-    assert (world.parts, world.queries.queries) == ({}, {})
-
-
 def test_arrays_and_numbers_of_any_kind_can_be_returned(models: Registry) -> None:
     async def various(inputs: Any, stage: Any) -> Any:
         return {
@@ -427,14 +338,6 @@ def test_arrays_and_numbers_of_any_kind_can_be_returned(models: Registry) -> Non
         "many": [[0, 1], "\ufffda", None, True],
         "words": ["one"],
     }
-
-
-def test_a_function_that_holds_all_of_its_threads_is_refused(models: Registry) -> None:
-    world = World(models, held={f"{__name__}:run"})
-    refusal = world.open("own")
-    assert isinstance(refusal, Refusal)
-    assert refusal.message.startswith(f"failed: function {__name__}:run holds all of its threads")
-    assert world.queries.queries == {}
 
 
 def test_queries_outlive_their_router(models: Registry) -> None:
@@ -498,29 +401,6 @@ def test_an_input_that_is_broken_is_its_clients_mistake(models: Registry) -> Non
     world.end(2, bad)
     world.settle()
     assert world.refusal() == bad
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"function": "nowhere"}, "function='nowhere' must be module:function"),
-        ({"function": f"{__name__}:gone"}, f"function='{__name__}:gone' cannot be imported"),
-        ({"function": f"{__name__}:NOW"}, f"function='{__name__}:NOW' is no function"),
-        ({"function": f"{__name__}:not_async"}, "must be an async function"),
-        ({"partial": True}, "partial must be absent"),
-        (
-            {"stages": [{"application": "first"}, {"application": "each", "after": "first"}]},
-            "stage 'each': after must be absent where a function calls stages",
-        ),
-        (
-            {"stages": [{"application": "first", "classes": 3}]},
-            "stage 'first': classes must be absent",
-        ),
-    ],
-)
-def test_mistakes_in_the_file_are_refused_at_the_start(more: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told.replace("(", ".").replace("[", ".")):
-        known(**more)
 
 
 def test_a_dropped_part_keeps_its_status(models: Registry) -> None:

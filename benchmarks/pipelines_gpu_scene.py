@@ -14,7 +14,7 @@ from PIL import Image
 
 from fermata.clients.frames import encode_jpeg
 from fermata.clients.wire.tensors import RawTensor, join_bytes
-from fermata.deployments.backend.loaders import load_runner
+from fermata.deployments.backend.loaders import load_runner, pick_device
 from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.process_options import store_options
@@ -145,7 +145,7 @@ def _rows_s(rate: OfflineRate) -> float:
 
 
 def _device(setting: Setting) -> str:
-    return "cuda" if setting.device == "cuda" else "cpu"
+    return pick_device("cuda") if setting.device == "cuda" else "cpu"
 
 
 def _rates(runner: Any, size_max: int, repeats: int) -> Iterator[tuple[float, int]]:

@@ -31,6 +31,8 @@ SIZE_MAX = 1920
 # Input pixels of one cell of the maps that it answers with.
 CELL = 4
 SCORE_MIN = 0.5
+PAIRED_MAX = 256
+"""Boxes that are compared with one another at once."""
 OVERLAP_MAX = 0.3
 
 
@@ -106,18 +108,41 @@ def decode(maps: Floats, score_min: float = SCORE_MIN) -> Floats:
 
 def suppress(boxes: Array, overlap_max: float) -> list[int]:
     """Indices of boxes [n, 4], best first, that no better box overlaps (as IoU) too much."""
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     left = np.arange(len(boxes))
     kept: list[int] = []
     while len(left):
-        best, rest = int(left[0]), left[1:]
-        kept.append(best)
-        low = np.maximum(boxes[best, :2], boxes[rest, :2])
-        high = np.minimum(boxes[best, 2:], boxes[rest, 2:])
-        shared = np.prod(np.clip(high - low, 0, None), axis=1)
-        union = areas[best] + areas[rest] - shared
-        # Multiplied out: a box without area must not divide by zero.
-        left = rest[shared <= overlap_max * union]
+        # Pairs of a part at once: a call for each box would cost more than they do.
+        near, left = left[:PAIRED_MAX], left[PAIRED_MAX:]
+        stays = _kept(_overlap(boxes[near], boxes[near], overlap_max))
+        kept += near[stays].tolist()
+        if len(left):
+            left = left[~_overlap(boxes[near[stays]], boxes[left], overlap_max).any(axis=0)]
+    return kept
+
+
+def _overlap(some: Array, others: Array, overlap_max: float) -> Array:
+    """Whether boxes [n, 4] and [m, 4] overlap too much, [n, m]."""
+    low = np.maximum(some[:, None, :2], others[None, :, :2])
+    high = np.minimum(some[:, None, 2:], others[None, :, 2:])
+    sides = np.clip(high - low, 0, None)
+    shared = sides[..., 0] * sides[..., 1]
+    union = _areas(some)[:, None] + _areas(others) - shared
+    # Multiplied out: a box without area must not divide by zero.
+    return shared > overlap_max * union  # type: ignore[no-any-return]
+
+
+def _areas(boxes: Array) -> Array:
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])  # type: ignore[no-any-return]
+
+
+def _kept(overlap: Array) -> list[int]:
+    """Places, best first, that no kept place before them overlaps."""
+    kept: list[int] = []
+    gone = np.zeros(len(overlap), np.bool_)
+    for place, later in enumerate(overlap):
+        if not gone[place]:
+            kept.append(place)
+            gone |= later
     return kept
 
 

@@ -1,8 +1,10 @@
 """Detections decoded from maps, with numbers worked by hand."""
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 
-from fermata.deployments.models.detector import decode, suppress, to_frame
+from fermata.deployments.models.detector import PAIRED_MAX, decode, suppress, to_frame
 from fermata.deployments.models.pictures.picture import centre_square, reduction, whole_frame
 
 
@@ -63,3 +65,23 @@ def test_the_middle_of_a_frame_fills_the_square() -> None:
     frame[:, 32:96] = 200
     assert (centre_square(frame, 32) == 200).all()
     assert centre_square(np.zeros((1, 1, 3), np.uint8), 32).shape == (3, 32, 32)
+
+
+@pytest.mark.parametrize("count", [0, 1, 40, PAIRED_MAX, 2 * PAIRED_MAX + 44])
+def test_boxes_that_stay_are_those_that_no_better_one_that_stays_overlaps(count: int) -> None:
+    rng = np.random.default_rng(count)
+    corners = rng.random((count, 2)) * 200
+    boxes = np.concatenate((corners, corners + rng.random((count, 2)) * 60), axis=1)
+    kept = suppress(boxes, 0.3)
+    stays: list[int] = []
+    for place, box in enumerate(boxes):
+        if all(intersection_over_union(box, boxes[each]) <= 0.3 for each in stays):
+            stays.append(place)
+    assert kept == stays
+
+
+def intersection_over_union(some: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:
+    low, high = np.maximum(some[:2], other[:2]), np.minimum(some[2:], other[2:])
+    shared = float(np.prod(np.clip(high - low, 0, None)))
+    areas = [float(np.prod(each[2:] - each[:2])) for each in (some, other)]
+    return shared / (sum(areas) - shared)

@@ -1,6 +1,5 @@
 """Response messages from outcomes."""
 
-import numpy as np
 from msgspec import structs
 
 from fermata.clients.wire import parameters as names
@@ -15,6 +14,7 @@ from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.own_pixels import in_own_pixels
 from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.deployments.models.highest import highest
 from fermata.router.links.messages import InputSizeAdvice, Result
 
 INFER_RESPONSE_TAG = b"\x12"
@@ -148,8 +148,7 @@ def best_classes(
     it."""
     found: list[bytes] = []
     for scores in to_array(tensor).reshape(rows, -1):
-        order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
-        for index in order.tolist():
+        for index in highest(scores, count):
             score = f"{scores[index]:f}" if tensor.datatype in FLOATS else str(scores[index])
             label = f":{labels[index]}" if index < len(labels) else ""
             found.append(f"{score}:{index}{label}".encode())

@@ -9,6 +9,7 @@ import numpy as np
 from fermata.clients.wire.tensors import Array, RawTensor, to_array
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.own_pixels import OutputTensor, in_own_pixels
+from fermata.deployments.models.highest import highest
 from fermata.deployments.models.pictures.decoding import Pixels
 from fermata.deployments.models.pictures.pixel_map import WHOLE, PixelMap
 from fermata.deployments.specs.pipelines import ServedStage
@@ -110,11 +111,10 @@ class StageResult:
 
 def best_classes(scores: Array, labels: Sequence[str], count: int) -> list[dict[str, str | float]]:
     """So many classes of the highest scores, best first."""
-    flat = scores.reshape(-1).astype(np.float64)
-    order = np.argsort(-flat, kind="stable")[:count].tolist()
+    flat = scores.reshape(-1)
     return [
         {"class": labels[each] if each < len(labels) else str(each), "score": float(flat[each])}
-        for each in order
+        for each in highest(flat, count)
     ]
 
 

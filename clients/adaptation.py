@@ -99,12 +99,18 @@ class Adaptation:
         with self.lock:
             return self.uplink.send(now_ns, index, 8 * len(sized.data), left_ns)
 
+    def why_not_sent(self) -> str:
+        """The reason why the last frame was not to be sent."""
+        if self.uplink.thinned:
+            return "its network does not carry so many frames"
+        return "no time was left to send it"
+
     def report(self, now_ns: int, side: int, given: Any, least_bits: int = 0) -> None:
         """Write into a request's parameters what the server should know of this client."""
         uplink = self.uplink
         with self.lock:
-            bandwidth_bps = uplink.bandwidth_bps(now_ns)
-        given[names.FPS].double_param = uplink.fps
+            bandwidth_bps, rate = uplink.bandwidth_bps(now_ns), uplink.rate(now_ns)
+        given[names.FPS].double_param = rate
         given[names.SLO_US].int64_param = uplink.slo_ns // 1000
         given[names.BANDWIDTH].double_param = bandwidth_bps
         given[names.ROUND_TRIP_US].int64_param = uplink.round_trip_ns // 1000

@@ -47,6 +47,10 @@ class FrameSizer:
         """Bits of a frame at the lowest quality, by those that it has at this one."""
         return bits * cost(self.qualities[0]) / cost(quality)
 
+    def smallest_bits(self) -> float:
+        """Bits of the smallest frame that it may send, at the lowest quality."""
+        return self.bits.of(min(self.sides[0], self.side_max))
+
     def quality_of(self, side: int) -> int:
         """The best quality that a frame of the side last chosen has room for; the best of all
         while nothing is known of the network."""

@@ -339,10 +339,12 @@ class FrameStream:
             index = await self._outbox.get()
             now_ns = time.monotonic_ns()
             left_ns = self.pending.left_ns(now_ns, index)
+            reason = "no time was left to send it"
             if left_ns > 0 and self.adaptation is not None:
                 left_ns = self.adaptation.send(now_ns, index, self._data[index], left_ns)
+                reason = self.adaptation.why_not_sent()
             if left_ns <= 0:
-                self.pending.give_up(time.monotonic_ns(), index, "no time was left to send it")
+                self.pending.give_up(time.monotonic_ns(), index, reason)
                 self._changed.set()
                 continue
             self.pending.on_sent(index)

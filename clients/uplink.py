@@ -14,6 +14,9 @@ from fermata.clients.frame_size import USUAL, FrameSizer
 
 UNADVISED = 8
 """Answers without a word on sizes, after which the client goes by its network alone."""
+THINNED_SHARE = 0.9
+"""Of the smallest frames that the network carries, what a client sends that has more of them: with
+all of them, each would wait for longer than the one before as soon as the network falls a bit."""
 
 
 class Uplink:
@@ -26,8 +29,16 @@ class Uplink:
         sides: Sequence[int],
         exact: bool = False,
         qualities: Sequence[int] = USUAL,
+        thins: bool = True,
     ) -> None:
+        """`thins`: leave frames out, evenly, where the network does not carry all of them at any
+        size."""
         self.fps = fps
+        self.thins = thins
+        self.credit = 1.0
+        """Frames that may leave by now, where not all may."""
+        self.thinned = False
+        """The last frame was left out, so that others come in time."""
         self.slo_ns = slo_ns
         self.estimator = BandwidthEstimator()
         self.sizer = FrameSizer(sides, exact, qualities)
@@ -61,6 +72,8 @@ class Uplink:
         if left_ns <= 0:
             return 0
         estimator = self.estimator
+        if not self._is_due(now_ns):
+            return 0
         bandwidth_bps = estimator.bandwidth_bps(now_ns)
         waiting_bits = estimator.backlog_bits(now_ns, bandwidth_bps) + bits
         # The answer's way back counts too: nobody at the server knows it.
@@ -74,6 +87,25 @@ class Uplink:
             at_server_ns = max(1, left_ns - way_ns)
         estimator.on_sent(now_ns, frame, bits)
         return at_server_ns
+
+    def rate(self, now_ns: int) -> float:
+        """Frames a second that it sends: all of them, or as many of the smallest as its network
+        carries."""
+        bandwidth_bps = self.estimator.bandwidth_bps(now_ns)
+        if bandwidth_bps <= 0 or not self.thins:
+            return self.fps
+        carried = bandwidth_bps / self.sizer.smallest_bits()
+        return self.fps if carried >= self.fps else THINNED_SHARE * carried
+
+    def _is_due(self, now_ns: int) -> bool:
+        """Whether the frame that comes now is one of those that the network carries."""
+        rate = self.rate(now_ns)
+        self.credit = 1.0 if rate >= self.fps else min(2.0, self.credit + rate / self.fps)
+        # A network that carries nothing now takes a frame at once.
+        self.thinned = self.credit < 1.0 and bool(self.estimator.in_flight)
+        if not self.thinned:
+            self.credit = max(0.0, self.credit - 1.0)
+        return not self.thinned
 
     def bandwidth_bps(self, now_ns: int) -> float:
         return self.estimator.bandwidth_bps(now_ns)

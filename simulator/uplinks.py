@@ -103,8 +103,9 @@ class Uplinks:
                 for _ in range(group.count):
                     offset_ns = rng.randrange(len(trace.bps)) * trace.step_ns
                     clock_ns = rng.randint(-CLOCK_NS_MAX, CLOCK_NS_MAX)
-                    uplink = Uplink(group.fps or 1.0, group.slo_ns, sides)
-                    if spec.adaptation == "throughput":
+                    advised = spec.adaptation != "throughput"
+                    uplink = Uplink(group.fps or 1.0, group.slo_ns, sides, thins=advised)
+                    if not advised:
                         uplink.sizer.asked = top
                     self.cameras[len(self.cameras) + 1] = Camera(
                         uplink,
@@ -145,7 +146,7 @@ class Uplinks:
         report = ClientReport(
             client,
             camera.slo_ns,
-            camera.fps,
+            uplink.rate(local_ns),
             uplink.bandwidth_bps(local_ns),
             side,
             bits,

@@ -69,6 +69,19 @@ def test_link_that_stood_still_is_tried_again() -> None:
     assert "not-sent" in driver.reasons.values()
 
 
+def test_camera_thins_its_frames_where_its_network_carries_no_size_as_fast() -> None:
+    """One that sent all it could had 28 % of its frames refused at the server, beside those that
+    it left out, and only 54 % answered; at a server in use, it was left out of every plan."""
+    camera = {"slo_ms": 300, "clients": [{"count": 1, "fps": 15}]}
+    result, driver = play([1.0], application=camera)
+    assert set(driver.reasons.values()) == {"not-sent"}
+    # At most 12.2 of its 15 frames a second are carried.
+    assert result.bad_rate <= 0.3
+    (known,) = driver.engine.sources[0].clients.values()
+    assert known.last.fps == pytest.approx(0.9 * 1000 / 82, rel=0.02)
+    assert driver.engine.sources[0].mapped
+
+
 def test_falls_and_rises_cost_almost_nothing() -> None:
     result, _ = play([20.0, 7.5, 15.0, 5.0], clients=4)
     assert result.bad_rate <= 0.005

@@ -6,6 +6,7 @@ import pytest
 from fermata.clients.adaptation import Adaptation, original_boxes, shrink
 from fermata.clients.bandwidth import BandwidthEstimator
 from fermata.clients.clock import time_left_ns
+from fermata.clients.emulated_link import BandwidthTrace, EmulatedLink
 from fermata.clients.frame_bits import SIDES_MAX, FrameBits
 from fermata.clients.frame_size import FrameSizer
 from fermata.clients.uplink import Uplink
@@ -298,3 +299,48 @@ def test_no_frame_is_longer_on_its_way_than_the_next_takes_to_come() -> None:
     # At 8 Mbit/s, 370 kbit take 46 ms.
     assert known_uplink(fps=20, mbps=8).choose_side(40 * MS) == 320
     assert known_uplink(fps=25, mbps=8).choose_side(40 * MS) == 256
+
+
+def carried(uplink: Uplink, mbps: float, frames: int) -> tuple[list[bool], list[int]]:
+    """Which of so many frames of 80 kbit were sent over a link of this bandwidth, and how long
+    those were on their way."""
+    link = EmulatedLink(BandwidthTrace((mbps * 1e6,), 1000 * MS))
+    agenda: list[tuple[int, int]] = []
+    sent, took_ns = [], []
+    for index in range(frames):
+        now_ns = int(index * 1000 * MS / uplink.fps)
+        while agenda and agenda[0][0] <= now_ns:
+            at_ns, frame = agenda.pop(0)
+            uplink.on_received(at_ns, frame)
+        assert uplink.choose_side(now_ns) == 128
+        uplink.on_encoded(128, 80_000)
+        sent.append(uplink.send(now_ns, index, 80_000, 300 * MS) > 0)
+        if sent[-1]:
+            agenda.append((link.carry(now_ns, 80_000), index))
+            took_ns.append(agenda[-1][0] - now_ns)
+    for at_ns, frame in agenda:
+        uplink.on_received(at_ns, frame)
+    return sent, took_ns
+
+
+@pytest.mark.parametrize(("mbps", "least"), [(1.0, 0.72), (0.7, 0.5), (0.5, 0.35)])
+def test_camera_thins_its_frames_evenly_where_no_size_fits(mbps: float, least: float) -> None:
+    uplink = Uplink(15.0, 300 * MS, (128, 320))
+    uplink.on_advice(128, 250 * MS, served=True)
+    sent, took_ns = carried(uplink, mbps, 150)
+    # So many of the 15 frames a second are carried, at most: mbps / 0.08.
+    assert least <= sum(sent) / len(sent) <= mbps / 0.08 / 15
+    # None waits for more than one other, and gaps differ by one frame at most.
+    assert max(took_ns[10:]) <= 2 * 80 * MS / mbps
+    gaps = [len(gap) for gap in "".join("1" if each else "0" for each in sent[15:]).split("1")]
+    assert max(gaps[1:-1]) - min(gaps[1:-1]) <= 1
+    # The server hears of the rate that it is to plan for.
+    assert uplink.rate(10_000 * MS) == pytest.approx(0.9 * mbps / 0.08, rel=0.02)
+
+
+def test_camera_whose_network_carries_all_of_its_frames_thins_none() -> None:
+    uplink = Uplink(15.0, 300 * MS, (128, 320))
+    uplink.on_advice(128, 250 * MS, served=True)
+    sent, _ = carried(uplink, 1.4, 60)
+    assert all(sent)
+    assert uplink.rate(4000 * MS) == 15.0

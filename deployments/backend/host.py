@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from fermata.deployments.backend.execution.executor import tune
+from fermata.deployments.backend.gpu_events import watch_gpu
 from fermata.deployments.backend.gpu_meter import find_gpu
 from fermata.deployments.backend.loaders import pick_device
 from fermata.deployments.backend.meter import BackendMeter
@@ -145,6 +146,7 @@ class BackendHost:
             first=first,
         )
         await self.process.start()
+        watch_gpu(gpu, self._on_gpu_lost)
         if first is None:
             store.begin_tuning()
         elif self.seat is not None:
@@ -153,6 +155,10 @@ class BackendHost:
                 announce = partial(self.loop.call_soon_threadsafe, self._announce, holder)
                 self.seat.alarm(holder.pid).when_dead(announce)
             self.seat.when_free(lambda: self.loop.call_soon_threadsafe(self._take_over))
+
+    def _on_gpu_lost(self, reason: str) -> None:
+        """The driver has told a thread."""
+        self.loop.call_soon_threadsafe(partial(self.process.give_up, reason))
 
     def _first(self) -> int | None:
         """The backend that serves on this seat; None where it is to be this one."""

@@ -364,9 +364,11 @@ class BackendProcess:
             return
         self.executor.begin(job, runner, items, errors)
 
-    def _give_up(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
         """The device is of no use any more. The router hears that nothing more is to come here
         before it hears of the batch that failed."""
+        if self.unusable:
+            return
         self.unusable = reason
         LOG.error("device unusable", extra=fields(reason=reason))
         self.draining = True
@@ -383,8 +385,8 @@ class BackendProcess:
     def _on_outcome(self, outcome: BatchOutcome) -> None:
         now_ns, job = self.clock(), outcome.job
         self.batches += 1
-        if outcome.unusable and not self.unusable:
-            self._give_up(outcome.unusable)
+        if outcome.unusable:
+            self.give_up(outcome.unusable)
         if outcome.fits and self.limits.set(now_ns, job.run.variant, outcome.fits):
             self.failures.count(f"{job.run.variant}: memory suffices for batches of {outcome.fits}")
             self._announce()

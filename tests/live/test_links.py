@@ -299,7 +299,7 @@ def test_bad_inputs_and_failing_models_are_told_in_words() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("breaks", ["the device", "one batch"])
+@pytest.mark.parametrize("breaks", ["the device", "one batch", "the driver says so"])
 def test_a_backend_whose_device_is_unusable_ends_itself_and_others_serve(breaks: str) -> None:
     async def test() -> None:
         async with served(1, inline) as (router, frontend, world, _):
@@ -308,10 +308,13 @@ def test_a_backend_whose_device_is_unusable_ends_itself_and_others_serve(breaks:
             # The higher number: it is given something once the other one is busy.
             other = await world.start_backend(7, PlainRunner(model, len(TABLE_NS)))
             await until(lambda: len(router.fleet.backends) == 2)
-            gpu.broken = "an illegal memory access was encountered"
+            if breaks != "the driver says so":
+                gpu.broken = "an illegal memory access was encountered"
             if breaks == "one batch":
                 model.check_device = lambda: None  # type: ignore[method-assign]
-            for _ in range(60):
+            for number in range(60):
+                if number == 30 and breaks == "the driver says so":
+                    other.give_up("RuntimeError: an illegal Xid 79")
                 # Time enough for a busy machine: what is asked here is who answers.
                 frontend.submit(seconds(5))
                 await asyncio.sleep(0.003)
@@ -320,7 +323,7 @@ def test_a_backend_whose_device_is_unusable_ends_itself_and_others_serve(breaks:
             # Nobody was told of it who could be served by the other one.
             assert frontend.dropped() == []
             assert all(result.error == "" for result in frontend.results())
-            if breaks == "the device":
+            if breaks != "one batch":
                 await until(lambda: world.ended == [7])
                 assert sorted(router.fleet.backends) == [0]
                 _, reason = router.supervisor.losses[-1]

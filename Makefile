@@ -13,7 +13,7 @@ SOAK := timeout -k 10 900 $(BIN)/python -m pytest -m soak tests/live
 
 SECONDS ?= 600
 
-.PHONY: help serve models tools test unhurried soak live lint fuzz attack bench compiled sbom clean
+.PHONY: help serve models tools test unhurried soak live lint fuzz attack bench compiled sbom audit clean
 
 help:
 	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench     reduced benchmarks of the scheduler; FULL=1 for whole ones"
 	@echo "make compiled  build the optional compiled core into build/compiled"
 	@echo "make sbom      write the bill of materials to build/sbom.json"
+	@echo "make audit     ask the index for known vulnerabilities of what is pinned"
 	@echo "make clean     remove what these made"
 
 $(READY): pyproject.toml constraints.txt
@@ -97,6 +98,9 @@ compiled: $(READY)
 sbom: $(READY)
 	mkdir -p build
 	$(BIN)/python k8s/sbom.py > build/sbom.json
+
+audit: $(READY)
+	$(BIN)/python k8s/audit.py
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -365,9 +365,9 @@ class BackendProcess:
         self.executor.begin(job, runner, items, errors)
 
     def give_up(self, reason: str) -> None:
-        """The device is of no use any more. The router hears that nothing more is to come here
-        before it hears of the batch that failed."""
-        if self.unusable:
+        """The device is of no use any more, if there is a reason. The router hears that nothing
+        more is to come here before it hears of the batch that failed."""
+        if self.unusable or not reason:
             return
         self.unusable = reason
         LOG.error("device unusable", extra=fields(reason=reason))
@@ -385,12 +385,11 @@ class BackendProcess:
     def _on_outcome(self, outcome: BatchOutcome) -> None:
         now_ns, job = self.clock(), outcome.job
         self.batches += 1
-        if outcome.unusable:
-            self.give_up(outcome.unusable)
+        failed = outcome.failed or self.unusable  # Results of a lost device are not trusted.
+        self.give_up(outcome.unusable)
         if outcome.fits and self.limits.set(now_ns, job.run.variant, outcome.fits):
             self.failures.count(f"{job.run.variant}: memory suffices for batches of {outcome.fits}")
             self._announce()
-        failed = outcome.failed
         outputs: list[Tensors | str] = []
         if not failed:
             try:

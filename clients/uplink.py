@@ -15,7 +15,7 @@ from fermata.clients.frame_size import USUAL, FrameSizer
 UNADVISED = 8
 """Answers without a word on sizes, after which the client goes by its network alone."""
 THINNED_SHARE = 0.9
-"""Of the smallest frames that the network carries, what a client sends that has more of them: with
+"""Share of the smallest frames that the network carries, which a client sends that has more: with
 all of them, each would wait for longer than the one before as soon as the network falls a bit."""
 
 

@@ -20,7 +20,7 @@ FOUND, NOT_AUDITED = 1, 2
 
 
 def advisories(index: str, name: str, version: str) -> list[dict[str, Any]]:
-    """What the index knows of one version; a LookupError where it tells nothing of the kind."""
+    """Advisories on one version; a LookupError where it tells nothing of the kind."""
     url = f"{index.removesuffix('/simple')}/pypi/{canonical(name)}/{version}/json"
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:

@@ -16,7 +16,7 @@ from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.config.deployment import load_config, read_config
 from fermata.deployments.config.resolve import router_config
 from fermata.deployments.config.served.looks import peeks
-from fermata.deployments.frontend.inputs.request_input import RequestInput
+from fermata.deployments.frontend.inputs.request_input import RequestInput, pack
 from fermata.deployments.frontend.protocol.replies import response_of
 from fermata.deployments.frontend.requests.look_answers import LookAnswers
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
@@ -254,6 +254,49 @@ def test_look_of_another_shape_is_refused_at_the_start() -> None:
     row["variants"] = [{"name": "own", "model": "own:load"}]
     with pytest.raises(ConfigError, match=r"samples of \[.*\]: requests of digits are \[3, 32, 32"):
         peeks(read_config({"applications": [row]}))
+
+
+def fused_config(*shapes: list[int]) -> dict[str, object]:
+    names = ("frame", "motion")
+    row = digits_config(
+        inputs=[
+            {"name": name, "dtype": "FP32", "shape": shape}
+            for name, shape in zip(names, shapes, strict=True)
+        ],
+        variants=[{"name": "fused", "model": "own:load"}],
+    )
+    del row["input"]
+    return row
+
+
+def test_first_of_two_inputs_is_looked_at() -> None:
+    """Models of several inputs were accepted or refused by the shape of none of them, and never
+    looked at."""
+    model = peeks(read_config({"applications": [fused_config([64], [7])]}))["digits"]
+    assert model.sees((64,))
+    with pytest.raises(ConfigError, match=r"requests of digits are \[7\]"):
+        peeks(read_config({"applications": [fused_config([7], [64])]}))
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_look_sees_the_first_input_as_it_was_sent(rows: int) -> None:
+    served = ServedModel(
+        "fall",
+        TensorSpec("frame", "FP32", (2,)),
+        ms(100),
+        ms(100),
+        more_inputs=(TensorSpec("motion", "FP32", (3,)),),
+    )
+    lead = (1,) * rows
+    first = RawTensor("frame", "FP32", (*lead, 2), np.float32([1, 2]).tobytes())
+    second = RawTensor("motion", "FP32", (*lead, 3), np.float32([3, 4, 5]).tobytes())
+    for tensors in ((first, second), (second, first)):
+        given = RequestInput(served, pack(tensors), False, bool(rows), tensors=tensors)
+        dtype, shape, data = given.first
+        assert (dtype, shape) == ("FP32", (2,))
+        assert np.frombuffer(data, np.float32).tolist() == [1, 2]
+    alone = RequestInput(served, first, False, bool(rows))
+    assert alone.first[:2] == ("FP32", (2,))
 
 
 def pictures_model(tmp_path: Path, side: int) -> Path:

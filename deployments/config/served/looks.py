@@ -8,7 +8,8 @@ from fermata.applications.application import Application
 from fermata.applications.reader import router_names
 from fermata.applications.server_options import InputSpec
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.served.inputs import input_of
+from fermata.deployments.config.served.inputs import input_of, serving_of
+from fermata.deployments.config.served.signature import signature_of
 from fermata.deployments.models.digits import training_data
 from fermata.deployments.sneakpeek.building import build_model
 from fermata.deployments.sneakpeek.store import SneakPeekModel, load_model
@@ -28,7 +29,8 @@ def peek_of(application: Application) -> SneakPeekModel | None:
         model = build_model(*training_data())
     else:
         model = load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
-    spec = input_of(application)
+    # Of several inputs, the first is looked at.
+    spec = input_of(application, signature_of(application, serving_of(application).model))
     _check_peek(application, spec, model)
     # Built from pixels, so it looks at pixels.
     normalised = spec.image and spec.dtype != "UINT8" and model.dtype == "uint8"

@@ -137,6 +137,15 @@ class RequestInput:
         return self.tensor.shape[1:] if self.batched and self.rows == 1 else self.tensor.shape
 
     @property
+    def first(self) -> tuple[str, tuple[int, ...], bytes | memoryview]:
+        """Data type, shape and data of the model's first input, as its client sent it."""
+        if not self.tensors:
+            return self.tensor.datatype, self.shape, self.tensor.data
+        name, skip = self.model.input.name, int(self.batched and self.rows == 1)
+        found = next((each for each in self.tensors if each.name == name), self.tensor)
+        return found.datatype, found.shape[skip:], found.data
+
+    @property
     def rows_max(self) -> int:
         """Rows that one batch of such requests takes."""
         model = self.model

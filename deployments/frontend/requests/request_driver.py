@@ -179,8 +179,7 @@ class RequestDriver:
         if inline:
             if self.observer is not None:
                 self.observer.on_payload(now_ns, rid)
-            tensor = request.input.tensor
-            self._peek(rid, request, tensor.datatype, request.input.shape, tensor.data)
+            self._peek(rid, request, *request.input.first)
         else:
             # The router hears of it now, so it queues while it is being decoded.
             self._decode(rid, request)
@@ -425,7 +424,8 @@ class RequestDriver:
         error = None if job.cancelled() else job.exception()
         if error is None and not job.cancelled() and job.result():
             self._on_payload(now_ns, rid, payload)
-            self._peek(rid, request, spec.datatype, spec.shape, view)
+            seen = given.first if given.tensors else (spec.datatype, spec.shape, view)
+            self._peek(rid, request, *seen)
         else:
             self.arena.free(payload)
             if isinstance(error, BadRequestError):

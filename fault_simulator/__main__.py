@@ -9,7 +9,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from fermata.fault_simulator.run import run_lasting, run_pipelines, run_seed, run_sequences
+from fermata.fault_simulator.run import (
+    run_lasting,
+    run_pipelines,
+    run_seed,
+    run_sequences,
+    run_trials,
+)
 from fermata.fault_simulator.story import RunResult
 from fermata.fault_simulator.sub_clusters.run import run_sub_clusters
 
@@ -26,6 +32,7 @@ STORIES: dict[str, tuple[Play, str]] = {
     "lasting": (run_lasting, "faults never end, and the rest must serve"),
     "sequences": (run_sequences, "some requests share a state with others"),
     "sub-clusters": (run_sub_clusters, "two routers, and applications that move"),
+    "trials": (run_trials, "cameras are mapped, and a version is on trial"),
     "pipelines": (run_pipelines, "some requests are queries of several stages"),
 }
 """Stories other than the usual one, each with an option of its name."""

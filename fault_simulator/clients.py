@@ -16,7 +16,7 @@ from fermata.fault_simulator.processes import FrontendHost
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
 from fermata.router.core.events import SequenceStep
-from fermata.router.links.messages import Result
+from fermata.router.links.messages import ClientNetworkReport, Result
 
 PROMISE_NS = ms(50)
 """After a request has expired: by then its client has an answer."""
@@ -44,6 +44,8 @@ class Sent:
     cancelled: bool = False
     step: SequenceStep | None = None
     """Its part in a sequence."""
+    report: ClientNetworkReport | None = None
+    """What its client says of its network."""
 
 
 class SimulatedClients:
@@ -72,9 +74,10 @@ class SimulatedClients:
         frontend: FrontendHost,
         step: SequenceStep | None = None,
         tenant: int = 0,
+        report: ClientNetworkReport | None = None,
     ) -> Sent:
         """One request, now or as soon as its frontend looks."""
-        sent = Sent(len(self.ledger), model, frontend, tenant=tenant, step=step)
+        sent = Sent(len(self.ledger), model, frontend, tenant=tenant, step=step, report=report)
         self.ledger.append(sent)
         self.world.enter(self.world.now_ns, lambda: self._open(sent), frontend.loop)
         return sent
@@ -91,11 +94,14 @@ class SimulatedClients:
         if sent.number in self.patient:
             slo_ns = limit_ns = PATIENCE_NS
         terms = RequestTerms(
-            model.name, slo_ns, limit_ns, 8, tenant=sent.tenant, sequence=sent.step
+            *(model.router_name or model.name, slo_ns, limit_ns, 8),
+            client=0 if sent.report is None else sent.report.client,
+            tenant=sent.tenant,
+            sequence=sent.step,
         )
         given = RequestInput(model, tensor, encoded, batched=False)
         sequence_id = "" if sent.step is None else str(sent.step.key)
-        request = ParsedRequest("1", "", terms, given, sequence_id=sequence_id)
+        request = ParsedRequest("1", "", terms, given, report=sent.report, sequence_id=sequence_id)
         sent.sent_at_ns = world.now_ns
         sent.due_ns = world.now_ns + limit_ns + PROMISE_NS
         sent.held_ns = sent.frontend.loop.held_ns

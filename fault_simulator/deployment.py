@@ -1,6 +1,8 @@
 """The deployment that this world serves, as a configuration."""
 
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,6 +47,25 @@ ENCODED = ServedModel(
     ms(220),
     read=lambda data: np.array([int(data)], np.int64),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class MoreModels:
+    """Models beside those that every deployment of this world has."""
+
+    entries: tuple[JsonObject, ...] = ()
+    """Of applications, as in a file."""
+    tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Run times by variant."""
+    models: tuple[ServedModel, ...] = ()
+
+
+NO_MORE = MoreModels()
+
+
+def drawn(rng: random.Random, given: bool | None) -> bool:
+    """As given; else by lot."""
+    return rng.random() < 0.5 if given is None else given
 
 
 def draw_policy(rng: random.Random, placed: bool) -> tuple[str, dict[str, str]]:

@@ -9,6 +9,8 @@ class Harm:
     def __init__(self) -> None:
         self.poison = ""
         """A variant that kills whatever process runs it."""
+        self.bad_variant = ""
+        """One that fails wherever it runs."""
         self.bad_inputs = 0
         """Requests whose number this divides fail wherever they run; 0: none."""
         self.hanging: set[int] = set()
@@ -23,6 +25,7 @@ class Harm:
     def add(self, machine: Machine) -> None:
         """Let a new accelerator meet the faults that are under way."""
         machine.poison = self.poison
+        machine.bad_variant = self.bad_variant
         machine.bad_inputs = self.bad_inputs
         machine.hanging = self.hanging
         self.machines.append(machine)

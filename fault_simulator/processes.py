@@ -1,6 +1,7 @@
 """Routers, frontends and backends as the world runs them: production code on a virtual loop."""
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -145,8 +146,11 @@ class FrontendHost:
         registry: Registry,
         routers: Sequence[Callable[[VirtualLoop], Resolve]],
         others: Sequence[Callable[[VirtualLoop], Resolve]] = (),
+        reports: bool = False,
     ) -> None:
-        """`others` find the routers of further sub-clusters."""
+        """`others` find the routers of further sub-clusters. `reports`: it tells routers what it
+        has counted, which versions on trial are judged by."""
+        self.reports = reports
         self.loop = new_process(world, name)
         first, second = _both(routers, self.loop)
         further = [[each(self.loop)] for each in others]
@@ -166,6 +170,9 @@ class FrontendHost:
         self.hub.reach_router(self.undo)
         self.hub.driver.stall_detector.start()
         self.up = True
+        while self.reports:
+            await asyncio.sleep(1.0)
+            self.hub.report(0, 0, 0)
 
     async def leave(self) -> None:
         """As `FrontendProcess.stop`: drain, then end."""
@@ -193,6 +200,8 @@ class Machine:
         """Where it fails, it does so before anything has run."""
         self.unusable = ""
         """Why nothing will run on it any more, whatever is tried."""
+        self.bad_variant = ""
+        """One that fails wherever it runs."""
         self.bad_inputs = 0
         """Requests whose number this divides fail wherever they run; 0: none."""
         self.room = 0
@@ -298,7 +307,7 @@ class VirtualExecutor:
         outputs = []
         spoilt: set[int] = set()
         failed = machine.unusable
-        if machine.fails:
+        if machine.fails or job.run.variant == machine.bad_variant:
             failed = "RuntimeError: the model broke"
         elif not failed:
             for half in _halves(items):
@@ -365,8 +374,12 @@ class TightStore:
         self.tables = tables
         self.room = room
         self.held: set[str] = set()
+        self.full = False
+        """Nothing can be read into the cache on its disk."""
 
     def load(self, variant: str) -> Runner:
+        if self.full:
+            raise OSError(errno.ENOSPC, f"no space left on the disk for {variant}")
         if len(self.held) >= self.room:
             raise ConfigError(f"no room for {variant} beside {sorted(self.held)}")
         self.held.add(variant)
@@ -401,6 +414,7 @@ class BackendHost:
             variant: PlainRunner(echo, len(table)) for variant, table in tables.items() if not room
         }
         runners.update({} if extra is None else extra)
+        self.store = TightStore(tables, room) if room else None
         first, second = _both(routers, self.loop)
         self.process = BackendProcess(
             BackendSettings(number, KIND, NODE, links=links),
@@ -409,7 +423,7 @@ class BackendHost:
             heartbeat=VirtualHeartbeat(self.loop, LINKS.beat_ns),
             make_executor=self._make_executor,
             standby=second,
-            store=TightStore(tables, room) if room else None,
+            store=self.store,
             end_process=lambda: self.on_crash(self),
         )
         self.process.segments = VirtualSegments(world)

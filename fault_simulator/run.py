@@ -7,6 +7,8 @@ from fermata.fault_simulator.sequences.load import SequenceClients
 from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.story import REST_NS, WARM_RPS, Plant, RunResult, Story
 from fermata.fault_simulator.system import SimulatedDeployment
+from fermata.fault_simulator.trials.load import TrialClients
+from fermata.fault_simulator.trials.models import TRIALS
 
 UNLEARNT = frozenset(("late", "window", "shed"))
 """Requests may end in any of these ways until what faults taught is unlearnt."""
@@ -148,6 +150,39 @@ class Pipelines(Story):
         self.queries.check_clean()
 
 
+class Trials(Story):
+    """Cameras whose frames are mapped to variants, and a version on trial that may be bad."""
+
+    stream = "trials"
+
+    def deploy(self, backends: int, frontends: int, plant: Plant | None) -> SimulatedDeployment:
+        system = SimulatedDeployment(
+            *(self.world, backends, frontends, plant),
+            scaled=False,
+            spared=self.rng.random() < SPARED,
+            more=TRIALS,
+        )
+        self.clients = TrialClients(system, self.world.rng("trial clients"))
+        return system
+
+    def load(self, from_ns: int, to_ns: int) -> None:
+        self.schedule.load(from_ns, to_ns, self.rng.uniform(5.0, 40.0))
+        self.clients.load(from_ns, to_ns, self.rng.uniform(10.0, 60.0))
+        self.world.enter(from_ns + self.rng.randrange(to_ns - from_ns), self.clients.spoil)
+
+    def ordinary_load(self, from_ns: int, to_ns: int) -> None:
+        self.schedule.load(from_ns, to_ns, WARM_RPS / 3)
+        self.clients.load(from_ns, to_ns, WARM_RPS / 3)
+
+    def probe(self) -> list[Sent]:
+        return [*self.clients.probe(), *super().probe()]
+
+    def check(self, probes: list[Sent]) -> None:
+        self.clients.check()
+        super().check(probes)
+        self.invariants.check_clean()
+
+
 def run_seed(
     seed: int,
     kinds: tuple[str, ...] = (),
@@ -178,3 +213,10 @@ def run_pipelines(
 ) -> RunResult:
     """Play one seed with queries of several stages, beside requests of one."""
     return Pipelines(seed, kinds, plant, tell).run()
+
+
+def run_trials(
+    seed: int, kinds: tuple[str, ...] = (), plant: Plant | None = None, tell: bool = False
+) -> RunResult:
+    """Play one seed with mapped cameras and a version on trial, beside other requests."""
+    return Trials(seed, kinds, plant, tell).run()

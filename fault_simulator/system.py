@@ -1,6 +1,5 @@
 """The whole system in one world: its processes, and how the cluster starts and replaces them."""
 
-import random
 from collections.abc import Callable
 from functools import partial
 
@@ -11,7 +10,16 @@ from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
 from fermata.fault_simulator.clients import Sent, SimulatedClients
 from fermata.fault_simulator.control import ControlHost, Controller
-from fermata.fault_simulator.deployment import ENCODED, PLAIN, TABLES, Tables, deployment
+from fermata.fault_simulator.deployment import (
+    ENCODED,
+    NO_MORE,
+    PLAIN,
+    TABLES,
+    MoreModels,
+    Tables,
+    deployment,
+    drawn,
+)
 from fermata.fault_simulator.harm import Harm
 from fermata.fault_simulator.network import SimulatedNetwork
 from fermata.fault_simulator.pipelines import stages
@@ -52,11 +60,6 @@ NUMBER_BITS = 6
 """Few, so that two processes often want the same number."""
 
 
-def drawn(rng: random.Random, given: bool | None) -> bool:
-    """As given; else by lot."""
-    return rng.random() < 0.5 if given is None else given
-
-
 class SimulatedDeployment:
     """Everything that runs, and the ledger."""
 
@@ -73,21 +76,22 @@ class SimulatedDeployment:
         spared: bool = False,
         sequences: bool = False,
         pipelines: bool = False,
+        more: MoreModels = NO_MORE,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides. `placed`: two sub-clusters, where it does not. `spared`:
         backends have spares. `sequences`: there is a model with a state, too. `pipelines`: there
-        are some, and models for their stages."""
+        are some, and models for their stages. `more` are models beside all these."""
         self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
         self.standby, self.scaled = drawn(self.rng, standby), drawn(self.rng, scaled)
         self.room = world.rng("placement").randint(1, 2) if placed and not self.scaled else 0
         """Models that a backend has room for; 0: it holds all of them."""
         placed = self.room > 0
-        self.sequences, self.pipelines = sequences, pipelines
-        more = (STEPS_ENTRY,) if sequences else stages.STAGE_ENTRIES if pipelines else ()
+        self.sequences, self.pipelines, self.more = sequences, pipelines, more
+        entries = (STEPS_ENTRY,) if sequences else stages.STAGE_ENTRIES if pipelines else ()
         self.deployment = deployment(
-            *(self.rng, backends, self.standby, self.scaled, placed, more),
+            *(self.rng, backends, self.standby, self.scaled, placed, entries + more.entries),
             pipelines=stages.PIPELINES if pipelines else (),
         )
         self.harm = Harm()
@@ -174,7 +178,7 @@ class SimulatedDeployment:
     @property
     def tables(self) -> Tables:
         """Run times of its models."""
-        more = {STEPS_VARIANT: TABLE} if self.sequences else {}
+        more = {STEPS_VARIANT: TABLE} if self.sequences else dict(self.more.tables)
         if self.pipelines:
             more |= stages.STAGE_TABLES
         return TABLES[self.scaled] | more
@@ -208,16 +212,8 @@ class SimulatedDeployment:
         name = self._name("router")
         other = partial(self._other, actor.seat) if self.standby else None
         host = RouterHost(
-            self.world,
-            name,
-            actor.plan,
-            self.terms.last,
-            self._stand_down,
-            actor.seat,
-            actor.mark,
-            other,
-            self.terms,
-            self.links,
+            *(self.world, name, actor.plan, self.terms.last, self._stand_down),
+            *(actor.seat, actor.mark, other, self.terms, self.links),
         )
         self.terms.last = max(self.terms.last, host.term)
         self.routers.append(host)
@@ -242,10 +238,14 @@ class SimulatedDeployment:
         options = FrontendOptions(
             number, link_host="world", node="world", shared_memory=False, links=self.links
         )
-        models = [PLAIN, ENCODED, *((STEPS,) if self.sequences else ())]
+        models = [PLAIN, ENCODED, *((STEPS,) if self.sequences else self.more.models)]
         if self.pipelines:
             models += [*stages.STAGE_MODELS, *stages.query_models(self.deployment).values()]
-        host = FrontendHost(self.world, name, options, Registry.of(models), self.resolvers)
+        registry = Registry(models, self.world.rng(f"{name}/trials"))
+        host = FrontendHost(
+            *(self.world, name, options, registry, self.resolvers),
+            reports=bool(self.more.models),
+        )
         self.frontends.append(host)
         self._started(host)
         host.loop.start(host.run)

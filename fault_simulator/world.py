@@ -18,6 +18,7 @@ from fermata.foundation.units import SECOND, ms
 if TYPE_CHECKING:
     from fermata.fault_simulator.network import SimulatedNetwork
 
+THREAD_NS = ms(8)
 EARLY_NS = ms(1) * 9 // 10
 """uvloop fires its timers up to this much before they are due."""
 
@@ -109,6 +110,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.parked: list[tuple[bool, Callable[[], object]]] = []
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """That have not ended."""
+        self.thread_ns = THREAD_NS
+        """How long a thread takes at most."""
         self.may_fail: tuple[type[Exception], ...] = ()
         """Errors that tasks may end with: someone looks at them."""
 
@@ -241,7 +244,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             else:
                 self.call_soon(settle, future, value, None)
 
-        self.world.enter(self.world.now_ns + self.rng.randrange(ms(8)), work, self, thread=True)
+        self.world.enter(
+            self.world.now_ns + self.rng.randrange(self.thread_ns), work, self, thread=True
+        )
         return future
 
     async def create_connection(  # type: ignore[override]

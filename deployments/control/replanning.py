@@ -3,7 +3,7 @@ asks, and at once where a client's network has collapsed."""
 
 import asyncio
 import random
-import time
+from collections.abc import Callable
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.control.cluster import Leader
@@ -49,10 +49,12 @@ class Replanner:
 
     async def run(self) -> None:
         """Until it is cancelled; without an application of this policy it has nothing to do."""
+        # The loop's own, which is virtual where faults are simulated.
+        clock = asyncio.get_running_loop().time
         while self.deciders:
-            started_s = time.monotonic()
+            started_s = clock()
             try:
-                await self._replan()
+                await self._replan(clock)
                 self.trouble = ""
             except Exception as error:
                 # After any error the router may be back for the next decision, and until then
@@ -64,23 +66,23 @@ class Replanner:
                     extra=fields(failures=self.failures),
                 )
                 await asyncio.sleep(self.every_s)
-            await asyncio.sleep(
-                max(0.0, started_s + JellyfishRules().soon_ns / 1e9 - time.monotonic())
-            )
+            await asyncio.sleep(max(0.0, started_s + JellyfishRules().soon_ns / 1e9 - clock()))
 
-    async def _replan(self) -> None:
+    async def _replan(self, clock: Callable[[], float]) -> None:
         questions: dict[int, MappingProblem] = await self.router.questions(self.every_s)
         if questions:
-            started_s = time.monotonic()
-            plans = await asyncio.to_thread(self._decide, questions)
+            started_s = clock()
+            plans = await asyncio.to_thread(self._decide, questions, clock)
             await self.router.take_plans(plans)
             self.decisions += 1
-            self.decided_s = time.monotonic() - started_s
+            self.decided_s = clock() - started_s
 
-    def _decide(self, questions: dict[int, MappingProblem]) -> dict[int, Assignment]:
-        until_s = time.monotonic() + TIME_SHARE * self.every_s
+    def _decide(
+        self, questions: dict[int, MappingProblem], clock: Callable[[], float]
+    ) -> dict[int, Assignment]:
+        until_s = clock() + TIME_SHARE * self.every_s
         return {
-            number: answer(self.deciders[number], question, lambda: time.monotonic() > until_s)
+            number: answer(self.deciders[number], question, lambda: clock() > until_s)
             for number, question in questions.items()
         }
 

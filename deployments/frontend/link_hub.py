@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
+from functools import partial
 
 from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import Tenants
@@ -17,6 +18,7 @@ from fermata.deployments.frontend.repository import Repository
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.request_driver import DriverLimits, RequestDriver
+from fermata.deployments.frontend.requests.router_homes import RouterHomes
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
@@ -35,6 +37,7 @@ from fermata.router.links.messages import (
     Evidence,
     Fetch,
     FleetStatus,
+    FrontendStats,
     HandedOn,
     Hello,
     InputSizeAdvice,
@@ -83,6 +86,24 @@ class LinkHub:
         self.backends: dict[int, Link] = {}
         self.strays = 0
         """Messages that their sender had no business to send."""
+
+    def report(self, memory_bytes: int, loop_late_ns: int, tasks: int) -> list[FrontendStats]:
+        """Tell routers the counts since the last report; while none is linked they add up."""
+        table, sent = self.table, list[FrontendStats]()
+        for home in [each for each in self.homes if each.link is not None]:
+            stats = FrontendStats(
+                table.counts.take(partial(_is_counted_at, table.homes, home.number)),
+                open=len(table.entries),
+                payload_bytes=table.payload_bytes,
+                memory_bytes=memory_bytes,
+                loop_late_ns=loop_late_ns,
+                tasks=tasks,
+                # One router shares out the tenants' rates.
+                tenants=() if sent else table.counts.take_tenants(),
+            )
+            home.send(stats)
+            sent.append(stats)
+        return sent
 
     async def listen(
         self,
@@ -277,3 +298,8 @@ class LinkHub:
                 return
             payload = self.arena.inline(payload)
         link.send(payload)
+
+
+def _is_counted_at(homes: RouterHomes, home: int, application: str) -> bool:
+    """Whether a sub-cluster's router hears what is counted of an application."""
+    return homes.first_linked(application) == home

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from pathlib import Path
 
 from starlette.routing import Route
@@ -20,7 +19,6 @@ from fermata.deployments.frontend.protocol.server import FrontendServer
 from fermata.deployments.frontend.requests.observers import RequestObserver, observe_with
 from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.request_log import RequestLog
-from fermata.deployments.frontend.requests.router_homes import RouterHomes
 from fermata.deployments.frontend.requests.tracing.trace_file import Traces
 from fermata.deployments.metrics.process_stats import PeriodicReport, resident_bytes
 from fermata.deployments.sneakpeek.store import SneakPeekModel
@@ -148,27 +146,9 @@ class FrontendProcess:
         return self.tasks
 
     def _report(self, late_ns: int) -> None:
-        """Send the counts since the last report; while no router is linked they add up."""
-        hub, table = self.hub, self.hub.table
         if self.traces is not None:
             self.traces.write()
-        homes = table.homes
-        linked = [each for each in hub.homes if each.link is not None]
-        if not linked:
-            return
-        tasks, memory = self._tasks(), resident_bytes()
-        for place, home in enumerate(linked):
-            stats = FrontendStats(
-                table.counts.take(partial(_is_counted_at, homes, home.number)),
-                open=len(table.entries),
-                payload_bytes=table.payload_bytes,
-                memory_bytes=memory,
-                loop_late_ns=late_ns,
-                tasks=tasks,
-                # One router shares out the tenants' rates.
-                tenants=table.counts.take_tenants() if place == 0 else (),
-            )
-            home.send(stats)
+        for stats in self.hub.report(resident_bytes(), late_ns, self._tasks()):
             if self.export is not None:
                 self.export(stats)
 
@@ -195,8 +175,3 @@ class FrontendProcess:
             "not_peeked": 0 if self.peeker is None else self.peeker.skipped,
             "peek_cpu_ms": 0.0 if self.peeker is None else self.peeker.cpu_ns / 1e6,
         }
-
-
-def _is_counted_at(homes: RouterHomes, home: int, application: str) -> bool:
-    """Whether a sub-cluster's router hears what is counted of an application."""
-    return homes.first_linked(application) == home

@@ -6,6 +6,7 @@ from functools import partial
 
 from fermata.fault_simulator.actors import end_actor
 from fermata.fault_simulator.control import ControlHost, Controller
+from fermata.fault_simulator.faults.disks import full_disk, slow_disk
 from fermata.fault_simulator.faults.draws import Draws
 from fermata.fault_simulator.processes import LINKS, BackendHost, RouterHost
 from fermata.fault_simulator.strangers import crowd
@@ -425,4 +426,6 @@ FAULTS: dict[str, Callable[[Draws], Heal | None]] = {
     "no-backend": _no_backend,
     "older": _older,
     "clock-pace": _clock_pace,
+    "slow-disk": slow_disk,
+    "full-disk": full_disk,
 }

@@ -87,6 +87,7 @@ def _application(
         variants={each: count / total for each, count in served.items() if total},
         promised_accuracy=None if promise is None else promise.promised.accuracy,
         promised_violation=None if promise is None else promise.promised.violation,
+        looks=told.looks,
     )
 
 

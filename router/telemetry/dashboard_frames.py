@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from fermata.foundation.json_types import Json
-from fermata.router.telemetry.snapshot import CameraSnapshot
+from fermata.router.telemetry.snapshot import CameraSnapshot, LookSnapshot
 
 Part = TypeVar("Part")
 
@@ -37,6 +37,8 @@ class ApplicationFrame:
     promised_accuracy: float | None = None
     """None where the policy promises nothing."""
     promised_violation: float | None = None
+    looks: LookSnapshot | None = None
+    """None where nothing looks at its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,10 @@ def read_frame(given: Any) -> DashboardFrame:
     frame = _read(DashboardFrame, given)
     return replace(
         frame,
-        applications=_read_all(ApplicationFrame, frame.applications),
+        applications=tuple(
+            replace(each, looks=_read_looks(each.looks))
+            for each in _read_all(ApplicationFrame, frame.applications)
+        ),
         sub_clusters=_read_all(SubClusterFrame, frame.sub_clusters),
         backends=tuple(
             replace(each, models=tuple(each.models), batches=_read_all(BatchFrame, each.batches))
@@ -117,6 +122,13 @@ def read_frame(given: Any) -> DashboardFrame:
         ),
         cameras=_read_all(CameraSnapshot, frame.cameras),
     )
+
+
+def _read_looks(given: Any) -> LookSnapshot | None:
+    if given is None:
+        return None
+    looks = _read(LookSnapshot, given)
+    return replace(looks, frequencies={int(at): share for at, share in looks.frequencies.items()})
 
 
 def _read_all(kind: type[Part], given: Iterable[Any]) -> tuple[Part, ...]:

@@ -14,8 +14,12 @@ from prometheus_client import parser
 
 from benchmarks.chromium import CHROMIUM, rendered
 from fermata.commands.view import Record, make_server
-from fermata.router.telemetry.dashboard_frames import DashboardFrame, write_frames
-from fermata.router.telemetry.snapshot import CameraSnapshot
+from fermata.router.telemetry.dashboard_frames import (
+    ApplicationFrame,
+    DashboardFrame,
+    write_frames,
+)
+from fermata.router.telemetry.snapshot import CameraSnapshot, LookSnapshot
 
 pytest.importorskip("ray")
 from served import ROOT, Server, load, wait_until
@@ -55,6 +59,31 @@ def test_the_page_shows_what_the_metrics_say(server: Server) -> None:
     assert browser.texts(document, "state")[0] == ""
 
 
+def shown(folder: Path, frames: list[DashboardFrame]) -> str:
+    """The page that replays these."""
+    write_frames(frames, str(folder / "record"))
+    with make_server(Record(folder / "record"), 0) as replayed:
+        thread = Thread(target=replayed.serve_forever)
+        thread.start()
+        document = rendered(f"http://127.0.0.1:{replayed.server_port}/")
+        replayed.shutdown()
+        thread.join()
+    return document
+
+
+@needs_browser
+def test_the_page_tells_of_looks(tmp_path: Path) -> None:
+    plain = ApplicationFrame("faces", 50, 1, 1, {}, 1, 1, 0, None, None, None, None, 0, 0, {})
+    looks = LookSnapshot(2000, 1500, 3, 90, 0, 80, 76, {7: 0.25, 1: 0.5})
+    looked = replace(plain, name="digits", looks=looks)
+    frames = [DashboardFrame(at_s, "here", 0, 0, (looked, plain), (), ()) for at_s in (1.0, 2.0)]
+    told = "2,000 looks: 75.0 % answered at once, 95.0 % right of 80 known; 3 changes; "
+    assert browser.texts(shown(tmp_path, frames), "looks")[:2] == [
+        f"{told}classes 1 50.0 %, 7 25.0 %",
+        "",
+    ]
+
+
 @needs_browser
 def test_the_page_lists_cameras(tmp_path: Path) -> None:
     out = CameraSnapshot(
@@ -65,13 +94,7 @@ def test_the_page_lists_cameras(tmp_path: Path) -> None:
         DashboardFrame(at_s, "here", 0, 0, (), (), (), cameras=(out, well), cameras_seen=9)
         for at_s in (1.0, 2.0)
     ]
-    write_frames(frames, str(tmp_path / "record"))
-    with make_server(Record(tmp_path / "record"), 0) as replayed:
-        thread = Thread(target=replayed.serve_forever)
-        thread.start()
-        document = rendered(f"http://127.0.0.1:{replayed.server_port}/")
-        replayed.shutdown()
-        thread.join()
+    document = shown(tmp_path, frames)
     for name, wanted in {
         "client": ["gate", "yard"],
         "dnn": ["\u2013", "v160"],

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -21,6 +22,7 @@ from fermata.router.telemetry.dashboard_frames import (
     read_frame,
 )
 from fermata.router.telemetry.histogram import quantile
+from fermata.router.telemetry.snapshot import LookSnapshot
 
 
 def look(world: World, history: History) -> DashboardFrame:
@@ -39,6 +41,17 @@ def test_totals_are_those_of_the_router() -> None:
     assert told.variants == {"v": 1.0}
     assert told.mean_batch == 1.0
     assert told.accuracy is None
+
+
+def test_looks_are_shown_where_there_are_any() -> None:
+    status = rated(busy_world().router, History())
+    ((name, told),) = status.router.applications.items()
+    looks = LookSnapshot(2000, 1500, 3, 90, 0, 80, 76, {7: 0.25, 1: 0.5})
+    router = replace(status.router, applications={name: replace(told, looks=looks)})
+    frame = live_frame(replace(status, router=router), History(), "here")
+    assert frame.applications[0].looks == looks
+    assert read_frame(json.loads(frame.to_json())) == frame
+    assert live_frame(status, History(), "here").applications[0].looks is None
 
 
 def test_rates_are_of_the_last_second() -> None:

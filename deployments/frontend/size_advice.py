@@ -30,3 +30,15 @@ class SizeAdvice:
         if advice is not None:
             self.known[key] = advice
         return advice
+
+
+def headers_of(advice: InputSizeAdvice | None, reports: bool) -> dict[str, str]:
+    """Advice as headers, for a refusal that has no message to hold it; none for a client that does
+    not report its network."""
+    if advice is None or not reports:
+        return {}
+    return {
+        "fermata-input-size": str(advice.input_size),
+        "fermata-network-us": str(advice.network_ns // 1000),
+        "fermata-served": str(advice.served).lower(),
+    }

@@ -298,6 +298,30 @@ def test_clients_without_a_stream_are_advised(running: Running, stub: InferenceS
     assert (said["input_size"], said["network_us"], said["served"]) == (224, 40_000, True)
 
 
+def test_refusals_of_single_requests_advise_too(running: Running, stub: InferenceStub) -> None:
+    """A camera whose frames come too late was never told to send smaller ones."""
+    driver = running.frontend.service.driver
+    driver.on_advice(InputSizeAdvice("shed", client_number("gate", ""), 128, ms(30), False))
+    told = {
+        "fermata-input-size": "128",
+        "fermata-network-us": "30000",
+        "fermata-served": "false",
+    }
+    request = ask("shed", fps=10, bandwidth_bps=5_000_000, input_size=160)
+    for client in ("gate", ""):
+        request.parameters["client"].string_param = client
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(request)
+        trailing = dict(refused.value.trailing_metadata())
+        assert {key: trailing.get(key) for key in told} == (told if client else dict.fromkeys(told))
+    parameters = {"client": "gate", "fps": 10.0, "bandwidth_bps": 5e6, "input_size": 160}
+    tensor = {"name": "input", "datatype": "FP32", "shape": [4], "data": [0, 1, 2, 3]}
+    body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(running, "/v2/models/shed/infer", body)
+    assert {key: caught.value.headers[key] for key in told} == told
+
+
 def test_who_cannot_be_served_is_told_so(running: Running, stub: InferenceStub) -> None:
     def ready(name: str) -> bool:
         return bool(stub.ModelReady(pb.ModelReadyRequest(name=name)).ready)

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from fermata.deployments.frontend.protocol.streams import ClientStream, OnMessag
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
 from fermata.deployments.frontend.requests.request_driver import RequestDriver
+from fermata.deployments.frontend.size_advice import headers_of
 from fermata.deployments.specs.frontend import StreamLimits
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.registry import Registry, UnknownModelError
@@ -91,7 +93,8 @@ class InferenceService(MemoryService):
         arrived_at_ns = time.monotonic_ns()
         outcome = await self.driver.infer(parsed, tenant)
         if isinstance(outcome, Refusal):
-            await refuse(context, outcome)
+            advice = self.driver.advice_for(parsed.terms)
+            await refuse(context, outcome, headers_of(advice, parsed.report is not None))
             return None
         server_ns = time.monotonic_ns() - arrived_at_ns
         try:
@@ -277,9 +280,10 @@ def _too_many_streams(client: str, limit: int) -> Refusal:
     return Refusal("RESOURCE_EXHAUSTED", RefusalReason.TOO_MANY, message)
 
 
-async def refuse(context: Any, refusal: Refusal) -> None:
+async def refuse(context: Any, refusal: Refusal, more: Mapping[str, str] | None = None) -> None:
     """End a unary call with a refusal; gRPC's own retries read the hint from the metadata."""
     metadata: tuple[tuple[str, str], ...] = (("fermata-reason", refusal.reason),)
+    metadata += tuple((more or {}).items())
     if refusal.retry_after_ns:
         retry_after_ms = str(max(1, refusal.retry_after_ns // 1_000_000))
         metadata += (

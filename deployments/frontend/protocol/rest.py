@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from starlette.applications import Starlette
@@ -37,6 +37,7 @@ from fermata.deployments.frontend.protocol.memory.routes import RestMemory
 from fermata.deployments.frontend.protocol.openapi import document
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import advise, response_of
+from fermata.deployments.frontend.size_advice import headers_of
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.errors import ServingError
 from fermata.foundation.json_types import JsonObject
@@ -240,7 +241,8 @@ class Rest:
         arrived_at_ns = time.monotonic_ns()
         outcome = await _while_connected(request, self.service.driver.infer(parsed, tenant))
         if isinstance(outcome, Refusal):
-            return _refusal(outcome)
+            advice = self.service.driver.advice_for(parsed.terms)
+            return _refusal(outcome, headers_of(advice, parsed.report is not None))
         server_ns = time.monotonic_ns() - arrived_at_ns
         response = response_of(parsed, outcome, server_ns - outcome.run_ns)
         if parsed.report is not None:
@@ -376,8 +378,8 @@ def _health(trouble: str) -> Response:
     return PlainTextResponse("ready\n")
 
 
-def _refusal(refusal: Refusal) -> Response:
-    headers = {}
+def _refusal(refusal: Refusal, more: Mapping[str, str] | None = None) -> Response:
+    headers = dict(more or {})
     if refusal.status == "UNAUTHENTICATED":
         headers["WWW-Authenticate"] = "Bearer"
     if refusal.retry_after_ns:

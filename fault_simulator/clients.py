@@ -45,7 +45,7 @@ class Sent:
     step: SequenceStep | None = None
     """Its part in a sequence."""
     report: ClientNetworkReport | None = None
-    """What its client says of its network."""
+    """The network as its client tells it."""
 
 
 class SimulatedClients:

@@ -54,7 +54,7 @@ class MoreModels:
     """Models beside those that every deployment of this world has."""
 
     entries: tuple[JsonObject, ...] = ()
-    """Of applications, as in a file."""
+    """Sections of applications, as in a file."""
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Run times by variant."""
     models: tuple[ServedModel, ...] = ()

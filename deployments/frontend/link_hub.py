@@ -41,6 +41,8 @@ from fermata.router.links.messages import (
     HandedOn,
     Hello,
     InputSizeAdvice,
+    Look,
+    Looked,
     Message,
     Payload,
     Place,
@@ -49,6 +51,7 @@ from fermata.router.links.messages import (
     Shares,
     ShortCircuit,
     Submit,
+    TakesLooks,
     Truth,
     Unavailable,
     Unread,
@@ -185,6 +188,8 @@ class LinkHub:
         before = self.backends.get(peer.number)
         if before is not None and before is not link:
             before.close(CloseCode.SUPERSEDED, f"backend {peer.number} has come anew")
+            if self.driver.peeker is not None:
+                self.driver.peeker.backends.on_down(peer.number)
             self.driver.on_backend_down(peer.number)
         self.backends[peer.number] = link
         self._note_cuts()
@@ -199,6 +204,8 @@ class LinkHub:
         if self.backends.get(number) is link:
             del self.backends[number]
             self._note_cuts()
+            if self.driver.peeker is not None:
+                self.driver.peeker.backends.on_down(number)
             self.driver.on_backend_down(number)
 
     def on_refused(self, link: Link, closed: Closed) -> None:
@@ -218,9 +225,22 @@ class LinkHub:
                 driver.on_fetch(number, message)
             elif isinstance(message, Returned):
                 driver.on_returned(number, message)
+            elif isinstance(message, Looked | TakesLooks):
+                self._hear_looker(link, message)
             else:
                 self._on_stray(link, message)
                 return
+
+    def _hear_looker(self, link: Link, message: Looked | TakesLooks) -> None:
+        """Whoever looks at nothing leaves aside which backends would."""
+        peer, peeker = link.peer, self.driver.peeker
+        if isinstance(message, Looked):
+            self.table.on_looked(message.rid)
+            if peeker is not None:
+                peeker.on_looked(peer.number, message)
+        elif peeker is not None:
+            near = peer.node == self.node
+            peeker.backends.on_ready(peer.number, message.applications, near)
 
     def hear_router(self, home: int, link: Link, messages: list[Message]) -> None:
         """Messages of the router that leads a sub-cluster."""
@@ -290,14 +310,33 @@ class LinkHub:
         link = self.backends.get(backend)
         if link is None:
             return
-        if not payload.segment or link.peer.node != self.node:
-            size, most = payload.length or len(payload.data), self.options.links.data_bytes_max
-            if size > most:
-                link.send(Payload(payload.rid, "", (), missing=True))
-                self.driver.on_too_large(payload.rid, size, most)
-                return
-            payload = self.arena.inline(payload)
-        link.send(payload)
+        readable = self._readable(link, payload)
+        if readable is None:
+            link.send(Payload(payload.rid, "", (), missing=True))
+            size = payload.length or len(payload.data)
+            self.driver.on_too_large(payload.rid, size, self.options.links.data_bytes_max)
+        else:
+            link.send(readable)
+
+    def _readable(self, link: Link, payload: Payload) -> Payload | None:
+        """A payload as a backend can read it; None where it is too large for a message."""
+        if payload.segment and link.peer.node == self.node:
+            return payload
+        size = payload.length or len(payload.data)
+        return None if size > self.options.links.data_bytes_max else self.arena.inline(payload)
+
+    def send_look(self, backend: int, rid: int, application: str, within_ns: int) -> bool:
+        """Have a backend look at the input of a request; false where it cannot be sent there."""
+        link, entry = self.backends.get(backend), self.table.entries.get(rid)
+        if link is None or entry is None or entry.payload is None:
+            return False
+        payload = self._readable(link, entry.payload)
+        if payload is None:
+            return False
+        if payload.segment:
+            self.table.lent.on_look(rid)
+        link.send(Look(application, payload, within_ns))
+        return True
 
 
 def _is_counted_at(homes: RouterHomes, home: int, application: str) -> bool:

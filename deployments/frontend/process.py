@@ -79,7 +79,11 @@ class FrontendProcess:
             undo.callback(arena.close)
             pool = ThreadPoolExecutor(options.decoders, thread_name_prefix="decode")
             undo.callback(pool.shutdown, wait=False, cancel_futures=True)
-            self.peeker = Peeker(self.peeks, pool, hub.to_router) if self.peeks else None
+            self.peeker = (
+                Peeker(self.peeks, pool, hub.to_router, send_look=hub.send_look)
+                if self.peeks
+                else None
+            )
             if options.traces is not None:
                 self.traces = Traces(options.traces, options.number, pool)
                 undo.callback(self.traces.close)
@@ -173,5 +177,6 @@ class FrontendProcess:
             "grpc_connections_cut": dict(self.server.connections.cut),
             "peeked": 0 if self.peeker is None else self.peeker.peeked,
             "not_peeked": 0 if self.peeker is None else self.peeker.skipped,
+            "peeked_on_backends": 0 if self.peeker is None else self.peeker.backends.looked,
             "peek_cpu_ms": 0.0 if self.peeker is None else self.peeker.cpu_ns / 1e6,
         }

@@ -49,6 +49,8 @@ class SneakPeekModel:
     """Names of classes; empty where unknown."""
     scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Mean and deviation of each channel that inputs were normalised by; None: they were not."""
+    on_backends: bool = False
+    """Backends look with it, not frontends."""
 
     @property
     def accuracy(self) -> float:

@@ -24,6 +24,8 @@ SPARES_FROM = 9
 nothing of them before they take over."""
 CUTS_FROM = 9
 """Version whose backends cut pictures out of others (`Payload.cut`)."""
+LOOKS_FROM = 9
+"""Version whose backends look at inputs (`Look`). They say so; an earlier one never does."""
 CUT = "CUT"
 """Type of such an input. Backends of an earlier version know no such type, and refuse it."""
 RID_BITS = 40
@@ -494,6 +496,34 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
     succeed."""
 
 
+class TakesLooks(msgspec.Struct, tag=54, array_like=True, frozen=True):
+    """A backend looks at requests of these applications, for frontends that ask it to. Since
+    protocol 9, to peers that speak it."""
+
+    applications: tuple[str, ...]
+
+
+class Look(msgspec.Struct, tag=55, array_like=True, frozen=True):
+    """Look at an input with the SneakPeek model of its application, beside the batches. To backends
+    alone that take such looks."""
+
+    application: str
+    payload: Payload
+    """Its input, or its place: that memory is lent until the answer."""
+    within_ns: int
+    """Votes are of no use later."""
+
+
+class Looked(msgspec.Struct, tag=56, array_like=True, frozen=True):
+    """The answer to each look: nobody reads its input any more."""
+
+    rid: int
+    votes: tuple[float, ...] = ()
+    """Votes for each class; empty: there was no look."""
+    took_ns: int = 0
+    """Time of one look among those that were taken together."""
+
+
 OfLinks = Hello | Challenge | Proof | Heartbeat | Goodbye
 FrontendToRouter = (
     Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats | Truth | HandedOn
@@ -513,7 +543,7 @@ RouterToBackend = (
     Run | FrontendAddress | LoadVariant | UnloadVariant | Drained | Retire | EndSequence
 )
 BackendToRouter = Ready | Done | BackendStats
-BackendAndFrontend = Fetch | Returned | Payload | Result
+BackendAndFrontend = Fetch | Returned | Payload | Result | TakesLooks | Look | Looked
 Message = (
     OfLinks
     | TakesLead

@@ -30,6 +30,8 @@ LIMITS = TableLimits(payload_bytes_max=1000, requests_max=6, router_wait_ns=ms(3
 GRACE_NS = LIMITS.grace_ns
 PLACED = -1
 """Stands for the one backend that a router may tell where an input lies."""
+LOOKER = -2
+"""Stands for the one backend that is asked to look at an input."""
 BACKENDS = st.integers(1, 3)
 
 
@@ -203,6 +205,20 @@ class TableMachine(RuleBasedStateMachine):
                 return
         result = Result(rid, "large", 1, 0, ms(1), error=error)
         self.table.on_result(self.now_ns, backend, result)
+        self.carry_out()
+
+    @rule(data=st.data())
+    def look(self, data: st.DataObject) -> None:
+        rid = self.some(data)
+        if rid in self.expires and rid in self.shared and (LOOKER, rid) not in self.reading:
+            self.reading[LOOKER, rid] = NEVER
+            self.table.lent.on_look(rid)
+
+    @rule(data=st.data())
+    def end_look(self, data: st.DataObject) -> None:
+        rid = self.some(data)
+        self.reading.pop((LOOKER, rid), None)
+        self.table.on_looked(rid)
         self.carry_out()
 
     @rule(backend=BACKENDS)

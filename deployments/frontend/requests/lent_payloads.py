@@ -13,6 +13,9 @@ class LentPayloads:
         self.lent_ns = lent_ns
         self.ended: dict[int, tuple[int, PendingRequest]] = {}
         """Ended requests with the time of their release, in the order of their ends."""
+        self.looked_at: set[int] = set()
+        """Requests whose payloads a backend looks at; apart from the readers, of whom some answer
+        more than once."""
 
     def __len__(self) -> int:
         return len(self.ended)
@@ -20,7 +23,8 @@ class LentPayloads:
     def lend(self, now_ns: int, entry: PendingRequest) -> Payload | None:
         """Keep the payload of a request that ends, while it has readers; else it is returned."""
         payload = entry.payload
-        if payload is not None and payload.segment and entry.readers:
+        is_read = entry.readers or entry.rid in self.looked_at
+        if payload is not None and payload.segment and is_read:
             self.ended[entry.rid] = now_ns + self.lent_ns, entry
             return None
         return payload
@@ -31,9 +35,21 @@ class LentPayloads:
         entry = entry or self._ended(rid)
         if entry is not None and entry.readers:
             entry.readers -= 1
-            if not entry.readers and rid in self.ended:
+            if not entry.readers and rid not in self.looked_at and rid in self.ended:
                 return self.ended.pop(rid)[1].payload
         return None
+
+    def on_look(self, rid: int) -> None:
+        """A backend is asked to look at it."""
+        self.looked_at.add(rid)
+
+    def on_looked(self, rid: int) -> Payload | None:
+        """That backend looks at it no more; returns what is free now."""
+        self.looked_at.discard(rid)
+        ended = self._ended(rid)
+        if ended is None or ended.readers:
+            return None
+        return self.ended.pop(rid)[1].payload
 
     def on_unread(self, rid: int, entry: PendingRequest | None) -> Payload | None:
         """No backend was told its place; returns what is free now."""
@@ -54,7 +70,9 @@ class LentPayloads:
         """Payloads that were lent for too long."""
         due: list[Payload] = []
         while self.wake_at_ns() <= now_ns:
-            payload = self.ended.pop(next(iter(self.ended)))[1].payload
+            entry = self.ended.pop(next(iter(self.ended)))[1]
+            self.looked_at.discard(entry.rid)
+            payload = entry.payload
             assert payload is not None
             due.append(payload)
         return due

@@ -240,12 +240,17 @@ class RequestDriver:
         shape: tuple[int, ...],
         data: bytes | memoryview,
     ) -> None:
-        # Neither words nor a picture that is decoded later can be looked at here.
-        if self.peeker is not None and dtype in DTYPES and not request.input.hidden:
+        if self.peeker is None or request.input.hidden:
+            return
+        sample = None
+        if dtype in DTYPES:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
-            application = request.terms.application
-            answers = self.table.looks.takes(application, [name for name, _ in request.classes])
-            self.peeker.take(rid, application, sample, answers, request.terms.slo_ns)
+        elif not request.input.is_left_encoded:
+            # Words cannot be looked at.
+            return
+        application = request.terms.application
+        answers = self.table.looks.takes(application, [name for name, _ in request.classes])
+        self.peeker.take(rid, application, sample, answers, request.terms.slo_ns)
 
     async def infer(self, request: ParsedRequest, tenant: Tenant = ANYBODY) -> Outcome:
         """One request from start to end; cancelling the caller cancels it."""

@@ -297,6 +297,10 @@ class RequestTable:
                 result = msgspec.structs.replace(result, estimate=entry.estimate)
             self._end(now_ns, entry, result)
 
+    def on_looked(self, rid: int) -> None:
+        """The backend that was asked to look at its input does not read that any more."""
+        self._release(self.lent.on_looked(rid))
+
     def on_backend_down(self, now_ns: int, backend: int) -> None:
         """Submit its requests again, as their results may be lost or the router may be new.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fermata.foundation.refusals import check_fraction, check_positive, refuse
 from fermata.foundation.sections import (
@@ -20,6 +20,7 @@ from fermata.foundation.units import seconds
 from fermata.foundation.validation import Fields, number
 from fermata.router.policies.sneakpeek.classes import PRIORS
 
+LookOn = Literal["auto", "frontend", "backend"]
 Steps = tuple[tuple[int, tuple[float, ...]], ...]
 """(from, share of each class), by time from the end of the warm-up."""
 
@@ -103,10 +104,13 @@ class ClassesOptions:
     `recall`, of its own or of its profile."""
 
     sneakpeek: Annotated[str | PeekOptions, PeekForm()] = ""
-    """SneakPeek model that frontends look at requests with: a file of `fermata sneakpeek build`, or
+    """SneakPeek model that requests are looked at with: a file of `fermata sneakpeek build`, or
     `digits` for the embedded digits. Simulations may make one up."""
     data: Served[str] = ""
     """The labelled data it must have been built from; refused where it was not."""
+    look_on: Served[LookOn] = "auto"
+    """Where requests are looked at: `frontend`, on one of its cores; `backend`, beside the batches
+    there; `auto`, on backends with `device: cuda` where the embedding is a torch network."""
     weights: tuple[NotNegative, ...] = ()
     """Worth of a right answer, by class; 1 where absent."""
     recall_floors: tuple[Fraction, ...] = ()

@@ -1,7 +1,7 @@
 """Links from a backend to the frontends that it fetches from and answers to."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
 
 import msgspec
@@ -9,7 +9,16 @@ import msgspec
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import NobodyListensError, connect
 from fermata.router.links.heartbeat import HeartbeatThread
-from fermata.router.links.messages import FrontendAddress, Message, Payload, Run, frontend_of
+from fermata.router.links.messages import (
+    LOOKS_FROM,
+    FrontendAddress,
+    Look,
+    Message,
+    Payload,
+    Run,
+    TakesLooks,
+    frontend_of,
+)
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, Me
 
@@ -29,6 +38,15 @@ class FrontendEvents(Protocol):
 
     def on_reach(self, unreachable: frozenset[int]) -> None:
         """These frontends are out of reach from now on, and all others are not."""
+
+
+class LookTaker(Protocol):
+    """Looks at inputs for frontends, and answers each look."""
+
+    def told(self) -> TakesLooks:
+        """What frontends are told."""
+
+    def take(self, frontend: int, looks: Sequence[Look]) -> None: ...
 
 
 class FrontendPeer:
@@ -83,6 +101,19 @@ class Frontends:
         self.peers: dict[int, FrontendPeer] = {}
         self.unreachable: frozenset[int] = frozenset()
         """Frontends without a link, however often they are tried."""
+        self.looks: LookTaker | None = None
+        """Set where frontends have this backend look at inputs."""
+
+    def take_looks(self, looks: LookTaker) -> None:
+        """Take looks from now on, and tell all frontends that are linked."""
+        self.looks = looks
+        for peer in self.peers.values():
+            if peer.link is not None:
+                self._tell_looks(peer.link)
+
+    def _tell_looks(self, link: Link) -> None:
+        if self.looks is not None and link.peer.protocol >= LOOKS_FROM:
+            link.send(self.looks.told())
 
     def add(self, frontend: FrontendAddress) -> None:
         """Remember where a frontend accepts links."""
@@ -172,6 +203,7 @@ class Frontends:
         if link.open:
             peer.link = link
             link.send_all(peer.waiting)
+            self._tell_looks(link)
             peer.forget_timers()
             peer.tries = 0
             self._set_reach(number, True)
@@ -214,8 +246,16 @@ class Frontends:
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         payloads = [message for message in messages if isinstance(message, Payload)]
         if len(payloads) < len(messages):
-            link.close(CloseCode.WRONG_ROLE, "a frontend sends payloads alone")
+            self._on_others(link, messages)
         self.events.on_payloads(payloads)
+
+    def _on_others(self, link: Link, messages: list[Message]) -> None:
+        others = [message for message in messages if not isinstance(message, Payload)]
+        looks = [message for message in others if isinstance(message, Look)]
+        if self.looks is None or len(looks) < len(others):
+            link.close(CloseCode.WRONG_ROLE, "a frontend sends payloads and looks it may ask for")
+        else:
+            self.looks.take(link.peer.number, looks)
 
     def on_down(self, link: Link, closed: Closed) -> None:
         peer = self.peers.get(link.peer.number)

@@ -10,11 +10,14 @@ from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.gpu_events import watch_gpu
 from fermata.deployments.backend.gpu_meter import find_gpu
 from fermata.deployments.backend.loaders import pick_device
+from fermata.deployments.backend.looks.desk import LookDesk
+from fermata.deployments.backend.looks.looker import Looker
 from fermata.deployments.backend.meter import BackendMeter
 from fermata.deployments.backend.model_store import LoadedModels, ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.seats import Holder, Seat, is_alive
 from fermata.deployments.backend.settings import BackendSettings
+from fermata.deployments.sneakpeek.placed_look import PlacedLook
 from fermata.deployments.specs.backend import StoreOptions
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import seconds
@@ -56,6 +59,8 @@ class HostOptions:
     """Beside a process that serves, it waits without memory on the device."""
     ask: Callable[[str], Awaitable[tuple[str, dict[str, Profile]]]] | None = None
     """What the actor of this name says of its accelerator type and run times."""
+    looks: Callable[[], Mapping[str, PlacedLook]] = dict
+    """Reads the SneakPeek models that backends look with, by application."""
 
 
 class BackendHost:
@@ -71,6 +76,7 @@ class BackendHost:
         self.export = export
         self.step = "starting"
         self.seat: Seat | None = None
+        self.looks: LookDesk | None = None
         self.ending = False
         self.loop = asyncio.get_running_loop()
         self.loading = self.loop.create_task(self._load())
@@ -145,6 +151,8 @@ class BackendHost:
             end_process=lambda: os._exit(1),
             first=first,
         )
+        if first is None:
+            await self._take_looks()
         await self.process.start()
         watch_gpu(gpu, self._on_gpu_lost)
         if first is None:
@@ -159,6 +167,14 @@ class BackendHost:
     def _on_gpu_lost(self, reason: str) -> None:
         """The driver has told a thread."""
         self.loop.call_soon_threadsafe(partial(self.process.give_up, reason))
+
+    async def _take_looks(self) -> None:
+        """Look at inputs for frontends from now on, where an application's file says so."""
+        found = await asyncio.to_thread(self.options.looks)
+        if found:
+            looker = Looker(found, self.store.device, self.store.budget)
+            self.looks = LookDesk(looker, self.process.segments, self.process.frontends)
+            await self.looks.load()
 
     def _first(self) -> int | None:
         """The backend that serves on this seat; None where it is to be this one."""
@@ -190,6 +206,11 @@ class BackendHost:
         except Exception as error:
             LOG.error("spare cannot take over", extra=fields(reason=str(error)))
             os._exit(1)
+        try:
+            await self._take_looks()
+        # It serves already, and requests need no look.
+        except Exception as error:
+            LOG.error("spare takes no looks", extra=fields(reason=str(error)))
         self.store.begin_tuning()
 
     async def _use_device(self, before: Holder | None) -> None:
@@ -267,3 +288,5 @@ class BackendHost:
         if self.is_up:
             await self.process.drain()
             await self.process.stop()
+        if self.looks is not None:
+            self.looks.close()

@@ -26,6 +26,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.policies import version_of
 from fermata.deployments.config.process_options import link_options, store_options
 from fermata.deployments.config.resolve import known_profiles, measured_costs
+from fermata.deployments.config.served.looks import placed_looks
 from fermata.deployments.config.sub_clusters import loads_by_router
 from fermata.deployments.control.ray_cluster import (
     BACKENDS,
@@ -104,6 +105,7 @@ def _host_options(
         find_seat=find_seat,
         on_host=bool(kind),
         ask=_ask,
+        looks=lambda: placed_looks(config),
     )
 
 

@@ -148,7 +148,7 @@ def load_features(
     """A function from pictures [b, channels, h, w] or [b, h, w] to features [b, features].
 
     Pictures are uint8 pixels or normalised floats, of any size; they are scaled to `side`. With
-    `blocks`, only the network's first so many run.
+    `blocks`, only the network's first so many run. Tensors of the device are taken as arrays are.
     """
     import torch
 
@@ -159,9 +159,11 @@ def load_features(
     if not 0 <= blocks <= known:
         raise ConfigError(f"imagenet:{name}@{side}/{blocks}: blocks must be 0 (all) to {known}")
 
-    def features(pictures: Array) -> Array:
+    def features(pictures: Any) -> Array:
         with torch.inference_mode():
-            pixels = _scaled(torch.from_numpy(np.ascontiguousarray(pictures)).to(device), side)
+            if not isinstance(pictures, torch.Tensor):
+                pictures = torch.from_numpy(np.ascontiguousarray(pictures))
+            pixels = _scaled(pictures.to(device), side)
             found: Array = _features(network, pixels, blocks).float().cpu().numpy()
             return found
 

@@ -34,14 +34,15 @@ class Embedding:
     batch: int = BATCH
     """Samples that it takes at a time."""
 
-    def __call__(self, samples: Array) -> Floats:
+    def __call__(self, samples: Any) -> Floats:
+        """Features of an array, or of a tensor on its device where it `takes_tensors`."""
         parts = [
             self._part(samples[start : start + self.batch])
             for start in range(0, len(samples), self.batch)
         ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _part(self, samples: Array) -> Floats:
+    def _part(self, samples: Any) -> Floats:
         found = np.asarray(self.embed(samples))
         if found.ndim < 2 or len(found) != len(samples) or found.dtype.kind not in "fiub":
             rule = f"must give numbers [{len(samples)}, features], not {found.dtype.name}"
@@ -69,6 +70,16 @@ def open_embedding(name: str, device: str = "cpu") -> Embedding:
     if not callable(found):
         refuse("embedding", name, "is no function; it must take samples and give their features")
     return Embedding(name, found, batch)
+
+
+def takes_tensors(embedding: str) -> bool:
+    """Whether it takes tensors on its device too, so that these are not copied to and fro."""
+    return embedding.partition(":")[0] == PICTURES
+
+
+def runs_in_torch(embedding: str) -> bool:
+    """Whether a GPU embeds faster than a CPU, as far as is known."""
+    return takes_tensors(embedding) or embedding == TEXT
 
 
 def sees(embedding: str, built: tuple[int, ...], shape: tuple[int, ...]) -> bool:

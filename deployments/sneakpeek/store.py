@@ -82,6 +82,15 @@ class SneakPeekModel:
 
     def look(self, samples: Sequence[Array], device: str = "cpu") -> Floats:
         """Votes [samples, classes] on inputs as they come."""
+        return self.vote(self._batch(samples), device)
+
+    def vote(self, batch: Any, device: str = "cpu") -> Floats:
+        """Votes on inputs in the form of the samples that it was built from: an array, or a tensor
+        of the device where the embedding takes one."""
+        return self.index.votes(open_embedding(self.embedding, device)(batch))
+
+    def _batch(self, samples: Sequence[Array]) -> Array:
+        """Inputs as they come, in that form."""
         pictures = len(self.input_shape) == 3
         if self.fit:
             make, side = FITS[self.fit], self.input_shape[1]
@@ -93,7 +102,7 @@ class SneakPeekModel:
                 for each, turn in zip(samples, turned, strict=True)
             ]
         batch = np.stack([each.reshape(self._shape(each.shape)) for each in samples])
-        return self.index.votes(open_embedding(self.embedding, device)(self._pixels(batch)))
+        return self._pixels(batch)
 
     def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape in which an input is embedded."""
@@ -183,6 +192,16 @@ def save_model(path: Path, model: SneakPeekModel) -> None:
     about = np.array(json.dumps(asdict(header)))
     with open(path, "wb") as file:
         np.savez(file, allow_pickle=False, about=about, **vars(arrays))
+
+
+def embedding_of(path: Path) -> str:
+    """The embedding that the model in a file needs; the model itself is not read."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            return str(json.loads(str(held["about"])).get("embedding", RAW))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        # Whoever reads the whole says why.
+        return RAW
 
 
 def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:

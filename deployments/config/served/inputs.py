@@ -9,6 +9,7 @@ from fermata.clients.wire.dtypes import NAMES
 from fermata.clients.wire.tensors import FLOATS
 from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.served.look_places import are_on_backends
 from fermata.deployments.config.served.sequences import (
     control_inputs,
     has_sequences,
@@ -123,8 +124,8 @@ def decodes_later(config: DeploymentConfig, application: Application) -> bool:
         raise ConfigError(
             f"input.decode=gpu of {application.name} needs backend.device: cuda, not {other}"
         )
-    # Frames of other sizes, and those that a SneakPeek model looks at, are needed decoded.
-    looked_at = application.class_options is not None
+    # Frames of other sizes, and those that frontends look at, are needed decoded.
+    looked_at = application.class_options is not None and not are_on_backends(config, application)
     # A model that is loaded for its batch cannot say in time which pictures are broken.
     decoded = given.sized or looked_at or config.backend.swap
     if application.inputs or not given.image or decoded or has_sequences(application):

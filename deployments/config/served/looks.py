@@ -1,22 +1,27 @@
-"""SneakPeek models of applications, which frontends look with."""
+"""SneakPeek models of applications, which frontends or backends look with."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fermata.applications.application import Application
 from fermata.applications.reader import router_names
 from fermata.applications.server_options import InputSpec
+from fermata.clients.wire.tensors import DTYPES
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.served.inputs import input_of, serving_of
+from fermata.deployments.config.served.inputs import (
+    decodes_later,
+    image_of,
+    input_of,
+    serving_of,
+)
+from fermata.deployments.config.served.look_places import EMBEDDED, are_on_backends
 from fermata.deployments.config.served.signature import signature_of
 from fermata.deployments.models.digits import training_data
 from fermata.deployments.sneakpeek.building import build_model
+from fermata.deployments.sneakpeek.placed_look import PlacedLook
 from fermata.deployments.sneakpeek.store import SneakPeekModel, load_model
 from fermata.foundation.errors import ConfigError
-
-EMBEDDED = "digits"
-"""In place of a file: a SneakPeek model of the digits that embedded models are trained on."""
 
 
 def peek_of(application: Application) -> SneakPeekModel | None:
@@ -68,7 +73,30 @@ def _few(names: Sequence[str]) -> str:
 
 
 def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
-    """SneakPeek models of frontends, by the router's name of the application."""
-    names = router_names(config.served)
-    found = {name: peek_of(each) for name, each in zip(names, config.served, strict=True)}
-    return {name: model for name, model in found.items() if model is not None}
+    """SneakPeek models of all applications, by the router's name of each."""
+    return {
+        name: replace(model, on_backends=are_on_backends(config, application))
+        for name, application in _named(config)
+        if (model := peek_of(application)) is not None
+    }
+
+
+def placed_looks(config: DeploymentConfig) -> dict[str, PlacedLook]:
+    """Looks that the backends of a group take, by the router's name of the application."""
+    return {
+        name: _placed(config, application)
+        for name, application in _named(config)
+        if are_on_backends(config, application)
+    }
+
+
+def _placed(config: DeploymentConfig, application: Application) -> PlacedLook:
+    model, spec = peek_of(application), input_of(application)
+    assert model is not None
+    later = decodes_later(config, application)
+    dtype = DTYPES[spec.dtype].name if spec.dtype in DTYPES else ""
+    return PlacedLook(model, image_of(application, spec) if later else None, spec.shape, dtype)
+
+
+def _named(config: DeploymentConfig) -> Iterator[tuple[str, Application]]:
+    return zip(router_names(config.served), config.served, strict=True)

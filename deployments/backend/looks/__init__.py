@@ -1,0 +1,1 @@
+"""Looks that a backend takes at inputs for frontends."""

@@ -19,6 +19,7 @@ from PIL import Image
 from benchmarks.characters import CHARACTERS, drawn, fonts
 from benchmarks.figures import Figure, run_parts
 from benchmarks.looks_live import short_circuits
+from benchmarks.looks_places import places
 from benchmarks.sneakpeek_setting import Labels
 from fermata.deployments.sneakpeek.building import BuildOptions, build, build_model
 from fermata.deployments.sneakpeek.labelled_data import ArrayData
@@ -119,6 +120,7 @@ def gpu_build(quick: bool) -> Iterator[Figure]:
 
 PARTS = {
     "one_look": (one_look, "time and accuracy of a look on one core"),
+    "places": (places, "looks on a frontend and on a backend: CPU and time"),
     "digits": (digits, "accuracy of looks at digits"),
     "short_circuits": (short_circuits, "share and accuracy of short circuits, live"),
     "gpu_build": (gpu_build, "index of 50,000 pictures on a GPU, only where named"),

@@ -247,7 +247,8 @@ class Frontends:
         payloads = [message for message in messages if isinstance(message, Payload)]
         if len(payloads) < len(messages):
             self._on_others(link, messages)
-        self.events.on_payloads(payloads)
+        if payloads:
+            self.events.on_payloads(payloads)
 
     def _on_others(self, link: Link, messages: list[Message]) -> None:
         others = [message for message in messages if not isinstance(message, Payload)]

@@ -10,7 +10,11 @@ from router_world import FakeLink
 
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.frontend.requests.backend_looks import FORGOTTEN_NS, BackendLooks
+from fermata.deployments.frontend.requests.backend_looks import (
+    FORGOTTEN_NS,
+    WITHIN_NS_MAX,
+    BackendLooks,
+)
 from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.pending_request import Release, RequestTerms
 from fermata.deployments.frontend.requests.table import RequestTable
@@ -31,6 +35,7 @@ class Asked:
 
     def __init__(self, waiting_max: int = 1024) -> None:
         self.sent: list[tuple[int, int]] = []
+        self.within_ns: list[int] = []
         self.now_ns = 0
         self.sends = True
         self.looks = BackendLooks(self.send, LookLimits(waiting_max=waiting_max), self.clock)
@@ -41,6 +46,7 @@ class Asked:
     def send(self, backend: int, rid: int, application: str, within_ns: int) -> bool:
         if self.sends:
             self.sent.append((backend, rid))
+            self.within_ns.append(within_ns)
         return self.sends
 
     def ask(self, rid: int, application: str = "cats", within_ns: int = NEVER) -> bool:
@@ -88,6 +94,15 @@ def test_look_that_would_come_too_late_is_not_asked_for() -> None:
     assert asked.ask(1)
     asked.looks.on_looked(1, Looked(1, VOTES, ms(4)))
     assert [asked.ask(rid, within_ns=ms(10)) for rid in range(2, 6)] == [True, True, True, False]
+
+
+def test_look_is_begun_while_its_input_is_lent() -> None:
+    asked = Asked()
+    asked.looks.on_ready(1, ("cats",), near=True)
+    assert asked.ask(1, within_ns=ms(70))
+    assert asked.ask(2, within_ns=FORGOTTEN_NS)
+    assert asked.within_ns == [ms(70), WITHIN_NS_MAX]
+    assert TableLimits().lent_ns > WITHIN_NS_MAX
 
 
 def test_input_that_cannot_be_sent_is_not_under_way() -> None:

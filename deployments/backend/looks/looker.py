@@ -90,7 +90,8 @@ class Looker:
 
     def __call__(self, application: str, items: Sequence[Item]) -> list[Votes]:
         """Votes on inputs as they were sent; none on pictures that are broken."""
-        look, found = self.looks[application], [()] * len(items)
+        look = self.looks[application]
+        found: list[Votes] = [()] * len(items)
         places = {flag: [at for at, item in enumerate(items) if is_encoded(item) is flag]
                   for flag in (True, False)}  # fmt: skip
         with self._beside_batches():
@@ -124,7 +125,7 @@ class Looker:
         if model.fit and self.torch is not None and takes_tensors(model.embedding):
             side = model.input_shape[1]
             spec = ImageSpec(side, side, fit=model.fit)  # type: ignore[arg-type]
-            if all(fits_on_device(*each.shape[:2], spec) for each in arrays):
+            if all(fits_on_device(each.shape[0], each.shape[1], spec) for each in arrays):
                 frames = [self._to_device(each).permute(2, 0, 1) for each in arrays]
                 return _rows(model.vote(fit_all(self.torch, frames, spec), self.device))
         return _rows(model.look(arrays, self.device))

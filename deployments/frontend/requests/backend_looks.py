@@ -12,6 +12,9 @@ SendLook = Callable[[int, int, str, int], bool]
 input cannot be sent there."""
 FORGOTTEN_NS = seconds(10)
 """A look that has not come back by then never will."""
+WITHIN_NS_MAX = FORGOTTEN_NS // 2
+"""A backend begins no look later, however long its request may take. So it reads no input whose
+memory was lent for too long and is free."""
 
 
 @dataclass(slots=True)
@@ -80,7 +83,7 @@ class BackendLooks:
         full = looker.under_way >= self.limits.waiting_max
         if full or self.times.is_late(application, looker.under_way, within_ns):
             return False
-        if not self.send(backend, rid, application, within_ns):
+        if not self.send(backend, rid, application, min(within_ns, WITHIN_NS_MAX)):
             return False
         looker.under_way += 1
         self.asked[rid] = AskedLook(looker, application, answers, now_ns)

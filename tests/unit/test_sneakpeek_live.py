@@ -278,6 +278,14 @@ def test_first_of_two_inputs_is_looked_at() -> None:
         peeks(read_config({"applications": [fused_config([7], [64])]}))
 
 
+def test_backends_look_at_single_inputs() -> None:
+    fused = fused_config([64], [7])
+    given = {**fused, "classes": {**fused["classes"], "look_on": "backend"}}
+    with pytest.raises(ConfigError, match="one input, not of 2: use look_on: frontend"):
+        peeks(read_config({"applications": [given]}))
+    assert not peeks(read_config({"applications": [fused]}))["digits"].on_backends
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 def test_look_sees_the_first_input_as_it_was_sent(rows: int) -> None:
     served = ServedModel(

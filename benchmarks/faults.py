@@ -58,14 +58,19 @@ def simulated(
         seeds = range(first, first + count)
         for done, story in enumerate(pool.imap_unordered(play, seeds, chunksize=8), 1):
             if story.broken:
+                # At once: a run of an hour may be cut off.
+                print(f"{_again(story.seed, play)}: {story.broken}", file=sys.stderr)
                 broken.append(story.seed)
             if done % TELL_EVERY == 0:
                 print(f"{done:,} of {count:,}, {len(broken)} broken", file=sys.stderr)
-    for seed in sorted(broken):
-        option = " --lasting" if play is run_lasting else ""
-        print(f"seed {seed} is broken: python -m fermata.fault_simulator{option} --seed {seed}")
     figure = f"{count:,} simulated fault schedules{name} from {first:,} on: broken"
     yield Figure(figure, len(broken), "", 0, at_most=True)
+
+
+def _again(seed: int, play: Callable[[int], RunResult]) -> str:
+    """How to play a seed again."""
+    option = " --lasting" if play is run_lasting else ""
+    return f"seed {seed} is broken: python -m fermata.fault_simulator{option} --seed {seed}"
 
 
 def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fermata.deployments.sneakpeek.early_layers import early_layers, is_of_onnx
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import refuse
 from fermata.foundation.user_code import import_function
@@ -19,7 +20,7 @@ Floats = NDArray[np.float32]
 RAW = "raw"
 PICTURES = "imagenet"
 TEXT = "text:vectors"
-FORMS = "raw, imagenet:lite0[@SIDE[/BLOCKS]], text:vectors or module:function"
+FORMS = "raw, imagenet:lite0[@SIDE[/BLOCKS]], text:vectors, FILE.onnx:TENSOR or module:function"
 BATCH = 32
 """Samples embedded at a time on a CPU: more take memory and are no faster."""
 GPU_BATCH = 256
@@ -61,6 +62,8 @@ def open_embedding(name: str, device: str = "cpu") -> Embedding:
         return Embedding(name, _pictures(name, rest, device), batch)
     if name == TEXT:
         return Embedding(name, _sentences(device), batch)
+    if is_of_onnx(name):
+        return Embedding(name, early_layers(name), batch)
     if not family or not rest:
         refuse("embedding", name, f"must be {FORMS}")
     try:

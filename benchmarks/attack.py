@@ -60,6 +60,13 @@ APPLICATION = {
     "input": {"name": "input", "dtype": "UINT8", "shape": [SIZE]},
     "variants": [{"name": "emulated-1", "model": "emulated", "alpha_ms": 1, "beta_ms": 5}],
 }
+PICTURES = {
+    "name": "pictures",
+    "slo_ms": SLO_NS / 1e6,
+    "input": {"name": "input", "dtype": "UINT8", "shape": [3, 64, 64], "image": True},
+    "variants": [{"name": "pictures-1", "model": "emulated", "alpha_ms": 1, "beta_ms": 5}],
+}
+"""Nothing but pictures that are meant to hurt is sent to it."""
 TARGET = Target("emulated", RawTensor("input", "UINT8", (SIZE,), bytes(SIZE)), SLO_NS)
 
 
@@ -107,7 +114,10 @@ def measure(parts: Sequence[str], quick: bool, guard: Guard = NO_GUARD) -> Itera
     http_port = free_port()
     frontend = {"http_port": http_port, "payload_mb": PAYLOAD_MB, **guard.frontend}
     with fermata(
-        applications=[APPLICATION], frontend=frontend, links={"host": LINKS}, **guard.settings
+        applications=[APPLICATION, PICTURES],
+        frontend=frontend,
+        links={"host": LINKS},
+        **guard.settings,
     ) as running:
         aim = Aim(
             running.port,

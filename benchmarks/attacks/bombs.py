@@ -11,6 +11,8 @@ from benchmarks.attacks.attacker import Aim, Http2, keep_trying, main, web
 
 ZEROS = gzip.compress(bytes(512 << 20), 9)
 """Half a gigabyte in half a megabyte."""
+PICTURES = "pictures"
+"""A model that takes any: another one would refuse them unread."""
 PICTURE = (
     b"\xff\xd8\xff\xc0\x00\x11\x08\xea\x60\xea\x60\x03\x01\x22\x00\x02\x11\x01\x03\x11\x01"
     b"\xff\xda\x00\x0c\x03\x01\x00\x02\x11\x03\x11\x00\x3f\x00"
@@ -44,7 +46,7 @@ def run(aim: Aim) -> None:
         headers = {**dict(aim.headers), "Inference-Header-Content-Length": str(len(head))}
         body = head + struct.pack("<I", len(PICTURE)) + PICTURE
         with contextlib.suppress(http.client.HTTPException):
-            client.request("POST", f"/v2/models/{aim.model}/infer", body, headers)
+            client.request("POST", f"/v2/models/{PICTURES}/infer", body, headers)
             client.getresponse().read()
         client.close()
 

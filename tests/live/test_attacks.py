@@ -8,8 +8,17 @@ from benchmarks.attack import ATTACKS, measure
 
 pytestmark = pytest.mark.live
 
+REDUCED = ("half_messages", "strangers", "bombs")
 SOME = ("slow_handshakes", "strangers")
 """Those beside which an honest client misses nothing on a calm machine of two cores."""
+
+
+def test_a_few_attacks_end_no_process_and_take_no_memory() -> None:
+    """Whatever the machine is busy with."""
+    figures = list(measure(REDUCED, quick=True))
+    safe = [each for each in figures if each.unit != "%"]
+    assert len(safe) == len(REDUCED) + 1
+    assert [each for each in safe if not each.reached] == []
 
 
 @pytest.mark.long

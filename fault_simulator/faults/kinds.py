@@ -205,6 +205,12 @@ def _machine(draws: Draws) -> None:
         draws.system.lose_router(router)
 
 
+def _rack(draws: Draws) -> None:
+    """A rack loses its power, and several machines with it."""
+    for _ in range(draws.rng.randint(2, 3)):
+        _machine(draws)
+
+
 def _no_backend(draws: Draws) -> None:
     """All backends are gone at once, under load."""
     draws.excuse_all()
@@ -428,4 +434,5 @@ FAULTS: dict[str, Callable[[Draws], Heal | None]] = {
     "clock-pace": _clock_pace,
     "slow-disk": slow_disk,
     "full-disk": full_disk,
+    "rack": _rack,
 }

@@ -28,6 +28,12 @@ def test_no_invariant_breaks(first: int) -> None:
         assert story.outcomes.get("served", 0) > 0
 
 
+def test_a_rack_that_loses_its_power_is_replaced() -> None:
+    for seed in range(4):
+        story = run_seed(seed, ("rack",))
+        assert not story.broken, f"seed {seed}: {story.broken}"
+
+
 @pytest.mark.parametrize("seed", [8, 12, 37])
 def test_what_a_slow_backend_taught_is_unlearnt(seed: int) -> None:
     """An application was refused for ever, or for very long, after backends had been slow."""

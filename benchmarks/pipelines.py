@@ -25,7 +25,7 @@ PARTS = {
     "live": "scenes A and C on emulated GPUs, over their simulation",
     "kills": "backends killed in a batch of each stage",
     "peers": "scenes A and C beside Triton and Ray Serve on emulated GPUs",
-    "cuts": "CPU time of a crop in a frontend, whoever cuts it",
+    "cuts": "CPU time of a crop in each role, without a device",
     "gpu": "detect, crop and classify with real models on one device",
 }
 ASKED = ("variants", "live", "kills", "peers", "cuts", "gpu")

@@ -1,6 +1,8 @@
-"""CPU time of a frontend for each crop: with pixels that it cuts, and with boxes that it passes on.
+"""CPU time of a crop in each role, and in a frontend with pixels that it cuts itself.
 
-In one process, from a detector's result to the payloads of all crops; links and queues left out.
+The first two figures are of one process, from a detector's result to the payloads of all crops;
+links and queues are left out. The others are those of `pipelines_roles`, the least of some runs:
+others on the same machine only add to them.
 """
 
 import time
@@ -13,6 +15,7 @@ from benchmarks.figures import Figure
 
 CROPS = 5
 REPEATS, REPEATS_QUICK = 200, 20
+RUNS = 3
 PIXELS_MAX = 10_000_000
 ARENA_BYTES = 64 << 20
 SEED = 1_000_001
@@ -22,6 +25,23 @@ def cut_figures(quick: bool) -> Iterator[Figure]:
     here, passed = (_us(backends_cut, quick) for backends_cut in (False, True))
     yield Figure("frontend's CPU, decoded and cut there", here, "us/crop", 0)
     yield Figure("frontend's CPU, cut by backends", passed, "us/crop", here, at_most=True)
+    yield from _role_figures(quick)
+
+
+def _role_figures(quick: bool) -> Iterator[Figure]:
+    # Not above: the backend's runners take a second to import.
+    from benchmarks.pipelines_backend import backend_us
+    from benchmarks.pipelines_gpu import BACKEND_US, ROUTER_US
+    from benchmarks.pipelines_roles import frontend_us, router_us
+
+    runs = 1 if quick else RUNS
+    frontend = min(frontend_us(quick) for _ in range(runs))
+    yield Figure("frontend's CPU, from query to answer", frontend, "us/crop", 0)
+    router = min(router_us(quick) for _ in range(runs))
+    yield Figure("router's CPU, detection included", router, "us/crop", ROUTER_US, at_most=True)
+    backend = min(backend_us(quick) for _ in range(runs))
+    name = "backend's CPU, without a device"
+    yield Figure(name, backend, "us/crop", BACKEND_US, at_most=True)
 
 
 def _us(backends_cut: bool, quick: bool) -> float:
@@ -78,17 +98,22 @@ def _placed(arena: Any, given: Any, rid: int) -> Any:
 
 def _result(number: int) -> Any:
     """Boxes of a detector, drawn."""
-    from fermata.clients.wire.tensors import from_array
     from fermata.router.links.messages import Result
 
     rng = np.random.default_rng(SEED + number)
-    corner = rng.uniform((0, 0), (250, 120), (CROPS, 2))
-    size = rng.uniform(20, 110, (CROPS, 2))
+    return Result(number, "tiny", 1, 0, 0, result_tensors(rng, CROPS))
+
+
+def result_tensors(rng: np.random.Generator, crops: int) -> Any:
+    """So many boxes as a detector's outputs."""
+    from fermata.clients.wire.tensors import from_array
+
+    corner = rng.uniform((0, 0), (250, 120), (crops, 2))
+    size = rng.uniform(20, 110, (crops, 2))
     columns: dict[str, np.ndarray] = {
         "boxes": np.concatenate((corner, corner + size), axis=1).astype(np.float32),
-        "scores": rng.uniform(0.3, 0.9, CROPS).astype(np.float32),
-        "classes": rng.integers(0, 80, CROPS),
+        "scores": rng.uniform(0.3, 0.9, crops).astype(np.float32),
+        "classes": rng.integers(0, 80, crops),
     }
     tensors = (from_array(name, array) for name, array in columns.items())
-    told = tuple((each.name, each.datatype, each.shape, bytes(each.data)) for each in tensors)
-    return Result(number, "tiny", 1, 0, 0, told)
+    return tuple((each.name, each.datatype, each.shape, bytes(each.data)) for each in tensors)

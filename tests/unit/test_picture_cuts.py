@@ -20,7 +20,7 @@ from fermata.deployments.backend.pictures.cutting import cut_all
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.kept_frames import KeptFrames
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
-from fermata.deployments.models.pictures.cuts import bounds_of, cut_out
+from fermata.deployments.models.pictures.cuts import all_bounds, cut_out
 from fermata.deployments.models.pictures.decoding import decode, fit
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.router.links.messages import CUT, Payload
@@ -86,7 +86,14 @@ def test_parts_are_fitted_on_a_device_as_by_a_frontend(how: Any, bicubic: bool) 
     ],
 )
 def test_a_box_takes_every_pixel_that_it_touches(box: Any, wanted: Any) -> None:
-    assert bounds_of(np.array(box), (60, 80)) == wanted
+    assert all_bounds(np.array([box]), (60, 80)) == [wanted]
+
+
+def test_boxes_beside_one_that_is_none_keep_their_pixels() -> None:
+    far = (-1e300, -1e300, 1e300, 1e300)
+    none = (float("inf"), 0.0, 4.0, 4.0)
+    boxes = np.array([far, none, (1e300, 0.0, 1e301, 9.0), (1.5, 2.0, 3.5, 4.0)])
+    assert all_bounds(boxes, (60, 80)) == [(0, 0, 80, 60), None, None, (1, 2, 4, 4)]
 
 
 # Frames that are kept

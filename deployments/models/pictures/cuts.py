@@ -13,15 +13,19 @@ CUT_FITS = ("stretch", "crop", "centre", "whole")
 """Fits of pictures that backends cut out themselves."""
 
 
-def bounds_of(box: NDArray[Any], frame: tuple[int, int]) -> Bounds | None:
-    """Every pixel that a box touches, its two corners given with x first; None where it lies
-    outside. `frame` is the picture's height and width."""
+def all_bounds(boxes: NDArray[Any], frame: tuple[int, int]) -> list[Bounds | None]:
+    """Every pixel that each of these boxes [count, 4] touches, their two corners given with x
+    first; None where one lies outside. `frame` is the picture's height and width."""
     height, width = frame
-    if not np.isfinite(box).all():
-        return None
-    left, top = (max(0, int(np.floor(each))) for each in box[:2])
-    right, bottom = min(width, int(np.ceil(box[2]))), min(height, int(np.ceil(box[3])))
-    return None if left >= right or top >= bottom else (left, top, right, bottom)
+    known = np.isfinite(boxes).all(axis=-1)
+    given = boxes if known.all() else np.where(known[:, None], boxes, 0.0)
+    whole = np.concatenate((np.floor(given[:, :2]), np.ceil(given[:, 2:])), axis=-1)
+    # Cut at the edges before they become whole numbers: boxes may lie any far away.
+    edges = np.clip(whole, 0, (width, height, width, height)).astype(np.int64).tolist()
+    return [
+        (left, top, right, bottom) if there and left < right and top < bottom else None
+        for there, (left, top, right, bottom) in zip(known.tolist(), edges, strict=True)
+    ]
 
 
 def cut_out(picture: Pixels, bounds: Bounds) -> Pixels:

@@ -14,7 +14,7 @@ from fermata.deployments.frontend.inputs.reading import input_form, read_input
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.queries.parts import MadeInput, Origin, StageResult
 from fermata.deployments.models.pictures.boxes import as_corners, numbers_of
-from fermata.deployments.models.pictures.cuts import CUT_FITS, bounds_of, cut_out
+from fermata.deployments.models.pictures.cuts import CUT_FITS, Bounds, all_bounds, cut_out
 from fermata.deployments.models.pictures.pixel_map import WHOLE, PixelMap
 from fermata.deployments.models.pictures.quads import cut_quad
 from fermata.deployments.specs.pipelines import CropChoice, RowChoice, ServedStage, TurnChoice
@@ -23,9 +23,6 @@ from fermata.foundation.user_code import import_function
 
 MADE_MAX = 1024
 """Inputs that one result may make: more of them would keep others waiting."""
-
-
-Box = tuple[float, float, float, float]
 
 
 class TransformError(Exception):
@@ -159,7 +156,7 @@ def _best(scores: Array | None, count: int, score_min: float, top_k: int) -> lis
     if scores is None:
         return list(range(min(count, top_k or count)))
     order = np.argsort(-scores.astype(np.float64), kind="stable")
-    kept = [int(each) for each in order if scores[each] >= score_min]
+    kept: list[int] = order[scores[order] >= score_min].tolist()
     return kept[: top_k or None]
 
 
@@ -190,22 +187,33 @@ def _crops(result: StageResult, stage: ServedStage, lies: PixelMap) -> list[Made
     corners = as_corners(given, options)
     is_quad = options.format == "quad"
     passed_on = cut_by_backends(result.given, stage, result.backends_cut)
+    labels = {
+        place: _label(result.model, numbers, place)
+        for place in _best(scores, len(rows), choice.score_min, len(rows))
+    }
+    chosen = [each for each in labels if _is_chosen(choice, numbers, each, labels[each])]
+    if not chosen:
+        return []
+    # All at once: numpy takes as long for one.
+    bounds = [] if is_quad else all_bounds(corners, result.frame)
+    boxes = lies.boxes(corners).tolist() if lies.keeps_boxes and not is_quad else None
     made: list[MadeInput] = []
-    for place in _best(scores, len(rows), choice.score_min, len(rows)):
-        label = _label(result.model, numbers, place)
-        if not _is_chosen(choice, numbers, place, label):
-            continue
+    for place in chosen:
+        label = labels[place]
         if is_quad:
             cut = _cut_quad(result, stage.model, given[place])
         else:
-            cut = _cut(result, stage.model, corners[place], passed_on)
+            cut = _cut(result, stage.model, bounds[place], passed_on)
         if cut is None:
             continue
         part, inside = cut
         score = None if scores is None else float(scores[place])
-        shape = given[place].reshape(4, 2) if is_quad else None
-        box, quad = _placed(lies, corners[place], shape)
-        made.append(MadeInput(part, Origin(box, label, score, quad), lies.after(inside)))
+        if boxes is not None:
+            origin = Origin(tuple(boxes[place]), label, score)
+        else:
+            shape = given[place].reshape(4, 2) if is_quad else None
+            origin = _slanted(lies, corners[place], shape, label, score)
+        made.append(MadeInput(part, origin, lies.after(inside)))
         if len(made) == choice.top_k:
             break
     return made
@@ -233,22 +241,21 @@ def reads_picture(given: RequestInput, stage: ServedStage, backends_cut: bool) -
     return kind == "turn" or (kind == "input" and given.cut is not None)
 
 
-def _placed(lies: PixelMap, box: Array, quad: Array | None) -> tuple[Box, tuple[float, ...]]:
-    """A box in the client's pixels, and its four corners there where it lies at an angle."""
-    if quad is None and lies.keeps_boxes:
-        left, top, right, bottom = lies.boxes(box).tolist()
-        return (left, top, right, bottom), ()
+def _slanted(
+    lies: PixelMap, box: Array, quad: Array | None, label: str, score: float | None
+) -> Origin:
+    """The place of a box in the client's pixels, with its four corners: it lies at an angle."""
     corners = lies.corners(box) if quad is None else lies.points(quad)
     left, top = corners.min(axis=0).tolist()
     right, bottom = corners.max(axis=0).tolist()
-    return (left, top, right, bottom), tuple(corners.reshape(-1).tolist())
+    quads = tuple(corners.reshape(-1).tolist())
+    return Origin((left, top, right, bottom), label, score, quads)
 
 
 def _cut(
-    result: StageResult, model: ServedModel, box: Array, passed_on: bool
+    result: StageResult, model: ServedModel, bounds: Bounds | None, passed_on: bool
 ) -> tuple[RequestInput, PixelMap] | None:
-    """A box of the picture as an input, and its place; None where it lies outside."""
-    bounds = bounds_of(box, result.frame)
+    """A part of the picture as an input, and its place; None where it lies outside."""
     if bounds is None:
         return None
     lies = PixelMap.moved(*bounds[:2])

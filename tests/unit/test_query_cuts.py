@@ -16,7 +16,12 @@ from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.inputs.request_input import PictureCut, RequestInput
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
-from fermata.deployments.frontend.requests.queries.parts import MadeInput, Origin, StageResult
+from fermata.deployments.frontend.requests.queries.parts import (
+    MadeInput,
+    Origin,
+    StageResult,
+    best_classes,
+)
 from fermata.deployments.frontend.requests.queries.transforms import make_inputs, reads_picture
 from fermata.deployments.specs.pipelines import ServedStage, StageTransform
 from fermata.deployments.specs.registry import Registry
@@ -135,6 +140,24 @@ def test_both_ways_choose_the_same_boxes() -> None:
     assert ways[0][0].origin == Origin((10.0, 10.0, 40.0, 30.0), "", pytest.approx(0.9), ())
     for left, here in zip(*ways, strict=True):
         assert np.array_equal(left.given.pixels(10**6), here.given.pixels(10**6))
+
+
+@pytest.mark.parametrize(
+    ("scores", "count", "wanted"),
+    [
+        ([0.1, 0.7, 0.2, 0.7], 2, ["1", "3"]),
+        ([0.2, 0.1, 0.2, 0.2], 2, ["0", "2"]),
+        ([0.1, 0.3], 5, ["1", "0"]),
+        ([0.1, 0.3], 0, []),
+        ([float("nan"), 0.1, 0.3], 2, ["2", "1"]),
+        ([float("-inf"), float("inf"), 0.0], 1, ["1"]),
+    ],
+    ids=["first of equals first", "equals at the edge", "fewer", "none", "no number", "infinite"],
+)
+def test_best_classes_come_in_order(scores: Any, count: int, wanted: Any) -> None:
+    found = best_classes(np.array(scores, np.float32), (), count)
+    assert [each["class"] for each in found] == wanted
+    assert [each["score"] for each in found] == [np.float32(scores[int(each)]) for each in wanted]
 
 
 def placed(given: RequestInput, rid: int) -> Payload:

@@ -57,6 +57,8 @@ class QueryPartRecord:
     result: Result | None = None
     missing: str = ""
     """Reason why there is no result."""
+    tensors: tuple[OutputTensor, ...] | None = None
+    """Outputs of the result with boxes in its picture's pixels, once somebody has needed them."""
 
 
 @dataclass
@@ -74,13 +76,21 @@ class StageResult:
     pixels_max: int = field(repr=False)
     backends_cut: bool = field(default=False, repr=False)
     """Pictures may be cut by the backends that get them, where they are decoded there."""
+    record: QueryPartRecord | None = field(default=None, repr=False)
+    """The part whose result it is."""
 
     @cached_property
     def tensors(self) -> tuple[OutputTensor, ...]:
         """The outputs as they came, boxes in pixels of the picture."""
         if self.model.boxes is None:
             return self.result.tensors
-        return in_own_pixels(self.model, self.result, self.frame)
+        record = self.record
+        if record is None:
+            return in_own_pixels(self.model, self.result, self.frame)
+        # An answer needs what a transform has needed before it.
+        if record.tensors is None:
+            record.tensors = in_own_pixels(self.model, self.result, self.frame)
+        return record.tensors
 
     @property
     def frame(self) -> tuple[int, int]:
@@ -137,7 +147,7 @@ def result_of(
     """The result of a part that has one."""
     assert record.result is not None
     about = record.given, record.result, pixels_max, backends_cut
-    return StageResult(stage.name, stage.model, *about)
+    return StageResult(stage.name, stage.model, *about, record)
 
 
 def bytes_read(parts: Iterable[QueryPartRecord], with_pictures: bool) -> int | None:

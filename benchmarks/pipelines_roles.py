@@ -226,11 +226,12 @@ class RouterScene:
 
 def crop_submits(frame: int, rids: Sequence[int]) -> list[Message]:
     """Crops of one frame, as frontends submit them."""
-    return [
-        Submit(rid, "classify", ms(60), ms(63), payload=crop_place(rid, frame, each),
-               part=QueryPart(NAME, 1, frame))
-        for each, rid in enumerate(rids)
-    ]  # fmt: skip
+    if not rids:
+        return []
+    first, *others = [crop_place(rid, frame, each) for each, rid in enumerate(rids)]
+    part = QueryPart(NAME, 1, frame)
+    told = {"payload": first, "part": part, "beside": tuple(others)}
+    return [Submit(first.rid, "classify", ms(60), ms(63), **told)]  # type: ignore[arg-type]
 
 
 def crop_place(rid: int, frame: int, number: int) -> Payload:
@@ -345,7 +346,9 @@ class FrontendScene:
 
 def submitted(message: Message) -> Sequence[int]:
     """Requests that a message submits."""
-    return (message.rid,) if isinstance(message, Submit) else ()
+    if not isinstance(message, Submit):
+        return ()
+    return message.rid, *(each if isinstance(each, int) else each.rid for each in message.beside)
 
 
 def frontend_us(quick: bool) -> float:

@@ -26,6 +26,7 @@ from fermata.router.links.messages import (
     Message,
     Payload,
     Proof,
+    QueryPart,
     Ready,
     Result,
     Run,
@@ -40,6 +41,15 @@ FITS = ("stretched", "cropped", "centred", "whole")
 """Models of pictures, as `fermata.fault_simulator.fuzzing.parsers` calls them."""
 SAID: tuple[Message, ...] = (
     Submit(1, "camera", 50_000_000, 50_000_000, 7, 1, 0.5, "large"),
+    Submit(
+        2,
+        "camera",
+        50_000_000,
+        50_000_000,
+        part=QueryPart("both", 1, 1),
+        payload=Payload(2, "UINT8", (4,), b"", "memory", 0, 4),
+        beside=(Payload(3, "UINT8", (4,), b"", "memory", 64, 4), 4),
+    ),
     Cancel(1),
     Run(7, "resnet", (1, 2, 3), 0, 5_000_000),
     Done(7, 5_000_000, 0),

@@ -128,6 +128,9 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """Its part in a query that the router knows, or will know; None: it stands alone."""
     retried: bool = False
     """A batch of it has failed, or taken its backend down, at an earlier home."""
+    beside: "tuple[Payload | int, ...]" = ()
+    """Further parts of the same result at the same stage, on the same terms: where the input of
+    each lies, or its id alone. Only with `part`, which routers know from the same version on."""
 
 
 class QueryPart(msgspec.Struct, array_like=True, frozen=True):

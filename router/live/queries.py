@@ -114,6 +114,22 @@ class LiveQueries:
         self._note_ends()
         return True
 
+    def on_siblings(self, parts: Sequence[Submit]) -> bool:
+        """Take parts of one result, of which nothing is known here but for what has arrived; false
+        where each is to be taken by itself."""
+        part = parts[0].part
+        number = -1 if part is None else self.numbers.get(part.pipeline, -1)
+        if part is None or number < 0 or part.parent < 0:
+            return False
+        if self.table.flows[number].pipeline.called:
+            return False
+        rids = [each.rid for each in parts]
+        if not self.waiting.isdisjoint(rids):
+            return False
+        self.arrived.setdefault(part.parent, []).extend(parts)
+        self.waiting.update(rids)
+        return True
+
     def _admit(self, now_ns: int, qid: int, submit: Submit, stage: int) -> bool:
         """Let a query in, or refuse its first request, which is of this stage."""
         assert submit.part is not None

@@ -1,5 +1,7 @@
 """Requests as frontends submit them: each is queued, joins a query, or is refused."""
 
+from collections.abc import Sequence
+
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Drop, DropReason, Request, SequenceStep
 from fermata.router.links.directory import MOVED
@@ -11,6 +13,7 @@ from fermata.router.live.fleet.peers import LinkPeer
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.queries import LiveQueries
+from fermata.router.live.siblings import each_of
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.telemetry.meters import Meters
 
@@ -47,6 +50,9 @@ class Submissions:
 
     def submit(self, now_ns: int, link: LinkPeer, submit: Submit) -> None:
         """Take a request in, unless it is here already."""
+        if submit.beside:
+            self._submit_together(now_ns, link, submit)
+            return
         application = self.fleet.placement.served.get(submit.application)
         if application is None:
             self._hand_back(link, submit)
@@ -109,6 +115,34 @@ class Submissions:
             application = self.applications[submit.application]
             self.meters.applications[application].received += 1
         return known
+
+    def _submit_together(self, now_ns: int, link: LinkPeer, submit: Submit) -> None:
+        """Take all parts of a message at once, or each by itself where some are here already, or
+        there is more to ask about them."""
+        parts, queries = each_of(submit), self.queries
+        application = self.fleet.placement.served.get(submit.application)
+        if (
+            application is not None
+            and queries is not None
+            and self._are_new(parts)
+            and queries.on_siblings(parts)
+        ):
+            self.meters.applications[application].received += len(parts)
+            return
+        for each in parts:
+            self.submit(now_ns, link, each)
+
+    def _are_new(self, parts: Sequence[Submit]) -> bool:
+        """Whether nothing is known of any of these requests."""
+        rids, outbox = {each.rid for each in parts}, self.engine.outbox
+        return (
+            len(rids) == len(parts)
+            # Never the other way: that would look at all that is queued.
+            and outbox.queued.keys().isdisjoint(rids)
+            and rids.isdisjoint(outbox.granted)
+            and self.doubtful.held.keys().isdisjoint(rids)
+            and rids.isdisjoint(self.fleet.in_flight.rids)
+        )
 
     def _hand_back(self, link: LinkPeer, submit: Submit) -> None:
         """Refuse a request of an application that is not served here; where it has another home,

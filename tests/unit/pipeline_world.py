@@ -1,5 +1,6 @@
 """A live router with two stages of pipelines, in virtual time."""
 
+import msgspec
 from router_world import TABLE, FakeLink, FakeWake, World, rid
 
 from fermata.foundation.units import ms
@@ -81,6 +82,10 @@ class PipelineWorld(World):
 
     def hand_on(self, parent: int, *counters: int, stage: int = 1, lost: str = "") -> None:
         parts = [self.part(each, stage, parent) for each in counters]
+        if len(parts) > 1:
+            # As frontends submit them.
+            beside = tuple(each.payload for each in parts[1:] if each.payload is not None)
+            parts = [msgspec.structs.replace(parts[0], beside=beside)]
         self.hear(self.frontend, *parts, HandedOn(rid(parent), lost))
 
     def begin(self, *counters: int) -> None:

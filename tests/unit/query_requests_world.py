@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import finalize
 
@@ -13,11 +13,13 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.tensors import add_input, from_array, split_bytes
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.served.registry import registry
+from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, drop_refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.deployments.frontend.requests.pending_request import PartTicket
 from fermata.deployments.frontend.requests.queries.function_loops import FunctionLoop, OwnLoop
 from fermata.deployments.frontend.requests.queries.query_requests import QueryRequests
 from fermata.deployments.specs.registry import Registry
@@ -142,6 +144,8 @@ class World:
     timers: list[Timer] = field(default_factory=list)
     answers: dict[int, list[Outcome]] = field(default_factory=dict)
     begun: int = 0
+    together: list[list[int]] = field(default_factory=list)
+    """Parts that were submitted in one message."""
     held: set[str] = field(default_factory=set)
     """Functions that hold all of their threads."""
     loop: asyncio.AbstractEventLoop | None = None
@@ -159,6 +163,25 @@ class World:
         assert ticket is not None
         self.told.append(ticket.tell())
         return self.begun
+
+    def begin_together(
+        self,
+        now_ns: int,
+        part: ParsedRequest,
+        inputs: Sequence[RequestInput],
+        tickets: Sequence[PartTicket],
+        on_answers: Sequence[OnAnswer],
+    ) -> list[int] | None:
+        if self.refuses == part.terms.application:
+            return None
+        found: list[int] = []
+        for given, ticket, on_answer in zip(inputs, tickets, on_answers, strict=True):
+            terms = replace(part.terms, size_bytes=given.memory_bytes(), part=ticket)
+            rid = self.begin(now_ns, replace(part, input=given, terms=terms), on_answer)
+            assert not isinstance(rid, Refusal)
+            found.append(rid)
+        self.together.append(found)
+        return found
 
     def new_rid(self) -> int:
         self.begun += 1

@@ -49,6 +49,8 @@ class Arena:
         self.extents = Extents(capacity)
         self.segment: SharedMemory | None = None
         self.name = ""
+        self.shared: dict[int, int] = {}
+        """By offset: payloads that have the same slot, where several do."""
         self._reserved = 0
         self._file = -1
         if self.extents.capacity:
@@ -127,10 +129,21 @@ class Arena:
         data = bytes(self._view()[payload.offset : payload.offset + payload.length])
         return msgspec.structs.replace(payload, data=data, segment="", offset=0, length=0)
 
+    def share(self, payload: Payload, count: int) -> None:
+        """Have a payload's slot be that of so many, each of which is freed by itself."""
+        if payload.segment and count > 1:
+            self.shared[payload.offset] = count
+
     def free(self, payload: Payload) -> None:
         """Free the slot of a payload."""
         if payload.segment and self.segment is not None:
-            self.extents.free(payload.offset)
+            offset = payload.offset
+            if offset in self.shared:
+                self.shared[offset] -= 1
+                if self.shared[offset]:
+                    return
+                del self.shared[offset]
+            self.extents.free(offset)
 
     def _view(self) -> memoryview:
         assert self.segment is not None

@@ -1,6 +1,9 @@
 """One open request, and the effects of the request table."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from fermata.deployments.frontend.outcomes import Outcome
 from fermata.foundation.units import NEVER
@@ -218,6 +221,21 @@ class PendingRequest:
             None if self.part is None else self.part.tell(),
             self.retried,
         )
+
+
+def submit_together(
+    now_ns: int, entries: Sequence[PendingRequest], reply_ns: int, tells_places: bool
+) -> Submit:
+    """Parts of one result at one stage, as their router gets them in one message."""
+    first, *others = entries
+    beside: list[Payload | int] = []
+    for each in others:
+        assert each.part is not None
+        each.part.tell()
+        place = each.tell_place() if tells_places else None
+        beside.append(each.rid if place is None else place)
+    submit = first.submit(now_ns, reply_ns, tells_places)
+    return msgspec.structs.replace(submit, beside=tuple(beside))
 
 
 @dataclass(slots=True)

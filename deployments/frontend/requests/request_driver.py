@@ -143,7 +143,7 @@ class RequestDriver:
         refusal = (
             tenant.admit(now_ns)
             or self.stall_detector.refusal(now_ns, request.terms)
-            or self._input_refusal(request)
+            or self.input_refusal(request.input)
         )
         if refusal is not None:
             self.sequences.on_refused(request)
@@ -158,14 +158,14 @@ class RequestDriver:
 
     def begin_part(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         # A part may be small enough to be looked at, where all of them together were not.
-        refusal = self._input_refusal(part)
+        refusal = self.input_refusal(part.input)
         if refusal is not None:
             return self._refuse(part, refusal)
         return self._begin(now_ns, part, on_answer)
 
     def _begin(self, now_ns: int, request: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
-        inline = self._is_inline(request)
-        place = partial(self._place, request.input) if inline else None
+        inline = self.is_inline(request.input)
+        place = partial(self.place, request.input) if inline else None
         rid = self.table.admit(now_ns, request.terms, place)
         if isinstance(rid, Refusal):
             return self._refused(request, rid)
@@ -186,20 +186,18 @@ class RequestDriver:
         self.pump()
         return rid
 
-    def _is_inline(self, request: ParsedRequest) -> bool:
+    def is_inline(self, given: RequestInput) -> bool:
         """Whether the input is small enough to be handled on the loop."""
-        given = request.input
         return not given.encoded and len(given.tensor.data) <= self.limits.inline_bytes_max
 
-    def _input_refusal(self, request: ParsedRequest) -> Refusal | None:
+    def input_refusal(self, given: RequestInput) -> Refusal | None:
         """A refusal for an input that is broken, as far as that shows at once.
 
         Such a request must not enter a queue, nor take the memory that its header claims.
         """
-        given = request.input
         try:
             check_pixels(*given.frame, self.limits.pixels_max)
-            if self._is_inline(request):
+            if self.is_inline(given):
                 given.check_finite()
         except BadRequestError as error:
             return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
@@ -228,7 +226,7 @@ class RequestDriver:
         if self.observer is not None:
             self.observer.on_payload(now_ns, rid)
 
-    def _place(self, given: RequestInput, rid: int) -> Payload:
+    def place(self, given: RequestInput, rid: int) -> Payload:
         tensor, told = given.tensor, (given.packed, given.payload_rows)
         return given.mark(self.arena.place(rid, tensor.datatype, given.shape, given.data, *told))
 

@@ -4,7 +4,8 @@ Pure: events and a time in, effects out, so that faults can be simulated with th
 Every admitted request gets exactly one `SendAnswer`, at the latest a grace after it expires.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 import msgspec
@@ -22,17 +23,20 @@ from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.payload_memory import PayloadMemory
 from fermata.deployments.frontend.requests.pending_request import (
     Effect,
+    PartTicket,
     PendingRequest,
     Release,
     RequestTerms,
     SendAnswer,
     ToBackend,
     ToRouter,
+    submit_together,
 )
 from fermata.deployments.frontend.requests.router_homes import NOWHERE, RouterHomes
+from fermata.deployments.frontend.requests.table_door import refusal_at_door
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.deployments.specs.outcomes import RefusalReason
-from fermata.foundation.units import NEVER, ms, seconds
+from fermata.foundation.units import NEVER
 from fermata.router.core.events import DropReason
 from fermata.router.links.directory import MOVED, Directory
 from fermata.router.links.messages import (
@@ -91,23 +95,12 @@ class RequestTable:
 
         `place` makes the payload of the request with that id, where this can be done at once.
         """
-        refusal = self._refusal(now_ns, terms)
+        refusal = refusal_at_door(self, now_ns, terms)
         if refusal is not None:
             self.counts.refuse(terms.application, refusal.reason, terms.tenant)
             return refusal
-        rid = self._next_rid
-        self._next_rid += 1
-        slo_ns = min(terms.slo_ns, terms.left_ns)
-        hard_ns = min(max(terms.hard_limit_ns, slo_ns), terms.left_ns)
-        entry = PendingRequest(rid, terms, now_ns, now_ns + slo_ns, now_ns + hard_ns)
-        self.entries[rid] = entry
-        self.memory.take(terms.size_bytes, terms.tenant)
-        hold_ns = max(self.limits.hold_ns_max, terms.usual_slo_ns)
-        entry.plan_by_ns = min(entry.deadline_ns, now_ns + hold_ns)
-        # The refusal has to be sent before the client hangs up, or it never learns the reason.
-        gone_at_ns = now_ns + terms.left_ns - self.reply_ns // 2
-        give_up_at_ns = min(entry.expires_at_ns + self.limits.grace_ns, gone_at_ns)
-        heappush(self._timers, (give_up_at_ns, rid))
+        entry = self._enter(now_ns, terms, terms.size_bytes)
+        rid = entry.rid
         if place is not None:
             entry.payload = place(rid)
         if self.homes.several:
@@ -115,6 +108,51 @@ class RequestTable:
         if self.homes.terms[entry.home] >= 0:
             self._submit(now_ns, entry)
         return rid
+
+    def admit_together(
+        self,
+        now_ns: int,
+        terms: RequestTerms,
+        sizes: Sequence[int],
+        tickets: Sequence[PartTicket],
+        place: Callable[[Sequence[int]], Sequence[Payload]],
+    ) -> list[int] | None:
+        """Admit parts of a query that are made of one result, on these terms but for their sizes,
+        and submit them in one message: their ids. None where each has to be admitted by itself:
+        no router is to hear of all of them, or there is no room for all.
+        """
+        homes, count = self.homes, len(sizes)
+        if homes.several or homes.terms[0] < 0 or not tickets[0].bond.is_known:
+            return None
+        total = replace(terms, size_bytes=sum(sizes))
+        if refusal_at_door(self, now_ns, total, count) is not None:
+            return None
+        entries = [self._enter(now_ns, terms, size) for size in sizes]
+        rids = [entry.rid for entry in entries]
+        payloads = place(rids)
+        for entry, ticket, payload in zip(entries, tickets, payloads, strict=True):
+            entry.part, entry.payload, entry.term = ticket, payload, homes.terms[0]
+        submit = submit_together(now_ns, entries, self.reply_ns, self.tells_places)
+        self._effects.append(ToRouter(submit, 0))
+        return rids
+
+    def _enter(self, now_ns: int, terms: RequestTerms, size_bytes: int) -> PendingRequest:
+        """Open a request of that size, which is not submitted yet."""
+        rid = self._next_rid
+        self._next_rid += 1
+        slo_ns = min(terms.slo_ns, terms.left_ns)
+        hard_ns = min(max(terms.hard_limit_ns, slo_ns), terms.left_ns)
+        entry = PendingRequest(rid, terms, now_ns, now_ns + slo_ns, now_ns + hard_ns)
+        self.entries[rid] = entry
+        entry.size_bytes = size_bytes
+        self.memory.take(size_bytes, terms.tenant)
+        hold_ns = max(self.limits.hold_ns_max, terms.usual_slo_ns)
+        entry.plan_by_ns = min(entry.deadline_ns, now_ns + hold_ns)
+        # The refusal has to be sent before the client hangs up, or it never learns the reason.
+        gone_at_ns = now_ns + terms.left_ns - self.reply_ns // 2
+        give_up_at_ns = min(entry.expires_at_ns + self.limits.grace_ns, gone_at_ns)
+        heappush(self._timers, (give_up_at_ns, rid))
+        return entry
 
     def new_rid(self) -> int:
         """An id for something that is no request, and that no request will have."""
@@ -356,45 +394,6 @@ class RequestTable:
         return effects
 
     # Internals
-
-    def _refusal(self, now_ns: int, terms: RequestTerms) -> Refusal | None:
-        limits = self.limits
-        if not 0 < terms.slo_ns <= limits.slo_ns_max:
-            message = (
-                f"an SLO of {terms.slo_ns / 1000:g} us cannot be kept: set timeout to more "
-                f"than 0 and at most {limits.slo_ns_max // 1000} us"
-            )
-            return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, message)
-        if min(terms.slo_ns, terms.left_ns) <= self.reply_ns:
-            message = (
-                f"late: {min(terms.slo_ns, terms.left_ns) / 1e6:.1f} ms were left on arrival, "
-                f"the reply alone takes {self.reply_ns / 1e6:.1f} ms: allow more time"
-            )
-            return Refusal("DEADLINE_EXCEEDED", DropReason.LATE, message)
-        # Later parts of a query that is open belong to it.
-        if self.draining and (terms.part is None or terms.part.parent < 0):
-            message = "draining: this frontend shuts down; reconnect to reach another"
-            return Refusal("UNAVAILABLE", RefusalReason.DRAINING, message, RETRY_AFTER_NS)
-        homes = self.homes
-        is_doubtful = homes.several or homes.terms[0] < 0
-        if is_doubtful and homes.is_lost(now_ns, terms.application, limits.router_wait_ns):
-            message = "no-router: no router is linked; try again, or look at the router's log"
-            return Refusal("UNAVAILABLE", RefusalReason.NO_ROUTER, message, RETRY_AFTER_NS)
-        if objection := self.memory.objection(terms.size_bytes, terms.tenant):
-            hint_ns = self._retry_after_ns(now_ns)
-            return Refusal("RESOURCE_EXHAUSTED", RefusalReason.MEMORY, objection, hint_ns)
-        if len(self.entries) >= limits.requests_max:
-            message = f"too-many: {limits.requests_max} requests wait; send less or raise the limit"
-            hint_ns = self._retry_after_ns(now_ns)
-            return Refusal("RESOURCE_EXHAUSTED", RefusalReason.TOO_MANY, message, hint_ns)
-        return None
-
-    def _retry_after_ns(self, now_ns: int) -> int:
-        """Time until the first request here expires."""
-        wake_at_ns = self.wake_at_ns()
-        if wake_at_ns == NEVER:
-            return RETRY_AFTER_NS
-        return min(max(wake_at_ns - now_ns, ms(1)), seconds(1))
 
     def _submit(self, now_ns: int, entry: PendingRequest) -> None:
         entry.term = self.homes.terms[entry.home]

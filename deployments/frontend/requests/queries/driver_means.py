@@ -1,16 +1,20 @@
 """Threads, timers and the way to the router, which queries have of the request driver."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
+from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.outcomes import OnAnswer, Refusal
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.deployments.frontend.requests.pending_request import PartTicket
 from fermata.deployments.frontend.requests.queries.function_loops import FunctionLoop
 from fermata.foundation.learnt_time import LearntTime
-from fermata.router.links.messages import Cancel, HandedOn
+from fermata.router.links.messages import Cancel, HandedOn, Payload
 
 if TYPE_CHECKING:
     from fermata.deployments.frontend.requests.request_driver import RequestDriver
@@ -33,6 +37,43 @@ class DriverMeans:
 
     def begin(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         return self.driver.begin_part(now_ns, part, on_answer)
+
+    def begin_together(
+        self,
+        now_ns: int,
+        part: ParsedRequest,
+        inputs: Sequence[RequestInput],
+        tickets: Sequence[PartTicket],
+        on_answers: Sequence[OnAnswer],
+    ) -> list[int] | None:
+        driver = self.driver
+        if driver.observer is not None or driver.peeker is not None:
+            # They follow every request from its beginning.
+            return None
+        for each in inputs:
+            if not driver.is_inline(each) or driver.input_refusal(each) is not None:
+                return None
+        sizes = [each.memory_bytes() for each in inputs]
+        place = partial(self._place_all, inputs)
+        rids = driver.table.admit_together(now_ns, part.terms, sizes, tickets, place)
+        if rids is not None:
+            driver.waiters.update(zip(rids, on_answers, strict=True))
+            driver.pump()
+        return rids
+
+    def _place_all(self, inputs: Sequence[RequestInput], rids: Sequence[int]) -> Sequence[Payload]:
+        """Payloads of these inputs; parts of one picture have it in one place."""
+        driver, first = self.driver, inputs[0]
+        data = first.tensor.data
+        if any(each.cut is None or each.tensor.data is not data for each in inputs):
+            return [driver.place(each, rid) for each, rid in zip(inputs, rids, strict=True)]
+        placed = driver.place(first, rids[0])
+        driver.arena.share(placed, len(inputs))
+        return [
+            msgspec.structs.replace(placed, rid=rid, cut=each.cut.box)
+            for each, rid in zip(inputs, rids, strict=True)
+            if each.cut is not None
+        ]
 
     def new_rid(self) -> int:
         return self.driver.table.new_rid()

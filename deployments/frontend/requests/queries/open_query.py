@@ -4,11 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.outcomes import OnAnswer
 from fermata.deployments.frontend.requests.observers import QueryObserver
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.frontend.requests.pending_request import QueryBond, RequestTerms
-from fermata.deployments.frontend.requests.queries.parts import MadeInput, QueryPartRecord
+from fermata.deployments.frontend.requests.pending_request import (
+    PartTicket,
+    QueryBond,
+    RequestTerms,
+)
+from fermata.deployments.frontend.requests.queries.parts import QueryPartRecord
 from fermata.deployments.specs.pipelines import ServedPipeline, ServedStage
 from fermata.foundation.units import NEVER
 
@@ -80,7 +85,9 @@ class OpenQuery:
         self.open[record.stage] += 1
         return self.pipeline.stages[record.stage]
 
-    def terms_of(self, now_ns: int, stage: ServedStage, made: MadeInput) -> RequestTerms:
+    def terms_of(
+        self, now_ns: int, stage: ServedStage, given: RequestInput, ticket: PartTicket
+    ) -> RequestTerms:
         """Terms of a part: the time that is left of the query's."""
         left_ns = self.deadline_ns - now_ns
         return replace(
@@ -89,6 +96,7 @@ class OpenQuery:
             slo_ns=max(1, self.plan_by_ns - now_ns),
             hard_limit_ns=left_ns,
             left_ns=NEVER if self.gone_at_ns == NEVER else self.gone_at_ns - now_ns,
-            size_bytes=made.given.memory_bytes(),
+            size_bytes=given.memory_bytes(),
             rows=1,
+            part=ticket,
         )

@@ -1,12 +1,14 @@
 """Means that queries have of the driver that holds them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.outcomes import OnAnswer, Refusal
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.deployments.frontend.requests.pending_request import PartTicket
 from fermata.deployments.frontend.requests.queries.function_loops import FunctionLoop
 from fermata.deployments.frontend.requests.queries.open_query import TimerHandle
 from fermata.foundation.learnt_time import LearntTime
@@ -25,6 +27,17 @@ class QueryMeans(Protocol):
 
     def begin(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         """Admit a request."""
+
+    def begin_together(
+        self,
+        now_ns: int,
+        part: ParsedRequest,
+        inputs: Sequence[RequestInput],
+        tickets: Sequence[PartTicket],
+        on_answers: Sequence[OnAnswer],
+    ) -> list[int] | None:
+        """Admit several requests on the terms of `part`: their ids. None where each has to be
+        admitted by itself."""
 
     def new_rid(self) -> int:
         """An id for a query that is no request."""

@@ -8,6 +8,7 @@ run again.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, answer, drop_refusal
@@ -156,24 +157,28 @@ class QueryRequests:
         on_answer: OnAnswer,
     ) -> int | Refusal:
         """Submit a part."""
-        stage = query.pipeline.stages[record.stage]
         if now_ns >= query.deadline_ns:
             return drop_refusal(DropReason.LATE)
-        terms = query.terms_of(now_ns, stage, MadeInput(record.given))
-        part = replace(
-            query.request,
-            version=stage.version,
-            input=self._given(query, record),
-            terms=replace(terms, part=ticket),
-            report=None,
-            truth=None,
-            traceparent="" if query.trace is None else query.trace.traceparent,
-            classes=(),
-        )
+        part = self._part(now_ns, query, record, ticket)
         rid = self.means.begin(now_ns, part, on_answer)
         if not isinstance(rid, Refusal):
             query.running.add(rid)
         return rid
+
+    def _part(
+        self, now_ns: int, query: OpenQuery, record: QueryPartRecord, ticket: PartTicket
+    ) -> ParsedRequest:
+        """The request of a part."""
+        stage = query.pipeline.stages[record.stage]
+        return ParsedRequest(
+            stage.version,
+            query.request.request_id,
+            query.terms_of(now_ns, stage, record.given, ticket),
+            self._given(query, record),
+            acknowledge=query.request.acknowledge,
+            traceparent="" if query.trace is None else query.trace.traceparent,
+            sequence_id=query.request.sequence_id,
+        )
 
     def _given(self, query: OpenQuery, record: QueryPartRecord) -> RequestInput:
         """Its input; a backend hears where boxes are to be cut out of it."""
@@ -265,11 +270,18 @@ class QueryRequests:
         query.open[record.stage] -= 1
         # A join is tried once: without a result it has ended, too.
         query.ended[record.stage] += record.result is not None or graph.stages[record.stage].join
-        for place, each in made:
-            child = QueryPartRecord(
-                place, each.given, parent=record, origin=each.origin, lies=each.lies
-            )
-            self._submit(now_ns, query, child, rid)
+        for place, siblings in groupby(made, lambda each: each[0]):
+            children = [
+                QueryPartRecord(place, each.given, 0, record, each.origin, each.lies)
+                for _, each in siblings
+            ]
+            # All are open before any is submitted: other parts may end meanwhile, and the query
+            # with the last of them.
+            for child in children:
+                query.add(child)
+            if len(children) == 1 or not self._submit_together(now_ns, query, children, rid):
+                for child in children:
+                    self._submit(now_ns, query, child, rid)
         due = graph.due_joins(query.open, query.ended) if graph.joins else []
         if not due or query.settled:
             self._tell(query, record, rid)
@@ -285,9 +297,9 @@ class QueryRequests:
         self.means.run_aside(work, then, self.cost_of(query, "join", due[0], size))
 
     def _submit(self, now_ns: int, query: OpenQuery, child: QueryPartRecord, parent: int) -> None:
+        """Submit a part that has been added."""
         if query.settled:
             return
-        stage = query.add(child)
         rid = self._begin(now_ns, query, child, parent)
         if not isinstance(rid, Refusal):
             return
@@ -296,7 +308,28 @@ class QueryRequests:
         if query.pipeline.graph.partial and not query.pipeline.graph.stages[child.stage].join:
             child.missing = rid.reason
         else:
-            self._end(query, told_of(stage, child.stage, rid))
+            self._end(query, told_of(query.pipeline.stages[child.stage], child.stage, rid))
+
+    def _submit_together(
+        self, now_ns: int, query: OpenQuery, children: list[QueryPartRecord], parent: int
+    ) -> bool:
+        """Submit parts of one stage, which have been added, in one message; false where each has
+        to be submitted by itself."""
+        if query.settled or now_ns >= query.deadline_ns:
+            return False
+        first = children[0]
+        tickets = [PartTicket(query.bond, first.stage, parent) for _ in children]
+        rids = self.means.begin_together(
+            now_ns,
+            self._part(now_ns, query, first, tickets[0]),
+            [self._given(query, child) for child in children],
+            tickets,
+            [partial(self._on_part, query, child) for child in children],
+        )
+        if rids is None:
+            return False
+        query.running.update(rids)
+        return True
 
     def _joined(self, query: OpenQuery, due: list[int]) -> Made:
         """Make the inputs of joins; may be called in a thread."""
@@ -334,6 +367,7 @@ class QueryRequests:
         else:
             for place, each in made:
                 child = QueryPartRecord(place, each.given)
+                query.add(child)
                 self._submit(self.means.now_ns(), query, child, rid)
         self._tell(query, record, rid)
         query.joining, later, query.later = False, query.later, []

@@ -48,7 +48,7 @@ from fermata.router.links.messages import (
 from fermata.router.links.session import encode
 from fermata.router.live.driver import LiveRouter
 
-RATE_RPS = 1000.0
+RATE_RPS = 1500.0
 FRONTENDS = 4
 SETTING = Setting("auto", 32, 128, 1, 100.0, "gpu")
 LINES_NS = {"tiny": (120_000, 1_000_000), "lite0": (50_000, 1_000_000)}

@@ -67,7 +67,7 @@ class PlayedTensor:
 def played_cut(
     torch: Any, frames: Sequence[Any], sides: Sequence[Sequence[float]], *_: object
 ) -> PlayedTensor:
-    """What kernels are told, and no kernels."""
+    """Numbers that kernels are told, and no kernels."""
     held = [frame.contiguous() for frame in frames]
     rows = [
         (frame.data_ptr(), frame.shape[1], frame.shape[2], *both)

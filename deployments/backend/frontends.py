@@ -44,7 +44,7 @@ class LookTaker(Protocol):
     """Looks at inputs for frontends, and answers each look."""
 
     def told(self) -> TakesLooks:
-        """What frontends are told."""
+        """The message that frontends get of it."""
 
     def take(self, frontend: int, looks: Sequence[Look]) -> None: ...
 

@@ -197,7 +197,7 @@ def test_parts_that_end_while_others_are_submitted_do_not_end_their_query() -> N
 
 
 class Said:
-    """What a driver says to its router."""
+    """Messages of a driver to its router."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []

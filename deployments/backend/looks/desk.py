@@ -41,7 +41,7 @@ class LookDesk:
         self.frontends.take_looks(self)
 
     def told(self) -> TakesLooks:
-        """What frontends are told."""
+        """The message that frontends get of it."""
         return TakesLooks(tuple(sorted(self.looker.looks)))
 
     def take(self, frontend: int, looks: Sequence[Look]) -> None:

@@ -72,7 +72,8 @@ class Terms:
 
     async def _ask(self, record: TermRecord, claimed: int, then: Callable[[], None]) -> None:
         try:
-            highest = await asyncio.wait_for(record.highest(), self.timing.answer_s)
+            async with asyncio.timeout(self.timing.answer_s):
+                highest = await record.highest()
         except (NoAnswerError, TimeoutError):
             LOG.warning("cannot read the record of terms; accepting the peer's term")
         else:
@@ -101,7 +102,8 @@ class Terms:
     async def _note(self, record: TermRecord, term: int) -> None:
         while True:
             try:
-                await asyncio.wait_for(record.note(term), self.timing.answer_s)
+                async with asyncio.timeout(self.timing.answer_s):
+                    await record.note(term)
                 return
             except (NoAnswerError, TimeoutError):
                 await asyncio.sleep(self.timing.retry_s)

@@ -24,6 +24,7 @@ from benchmarks.sneakpeek_estimates import (
     spent_us,
 )
 from benchmarks.sneakpeek_frequencies import delays, false_alarms, rare_classes
+from benchmarks.sneakpeek_fusion import fusion
 from benchmarks.sneakpeek_plans import Window, draw_window, optimum
 from benchmarks.sneakpeek_setting import Pictures, Prepared, digits, fashion, prepare
 from benchmarks.sneakpeek_windows import Load, draw_load, play
@@ -266,12 +267,12 @@ PARTS = {
 }
 
 
-FREQUENCIES = {each.__name__: each for each in (false_alarms, delays, rare_classes)}
-"""Parts that need no pictures."""
+APART = {each.__name__: each for each in (false_alarms, delays, rare_classes, fusion)}
+"""Parts that need no pictures, or other ones."""
 
 
 def measure(folder: Path, only: Sequence[str], quick: bool) -> Iterator[Figure]:
-    for name, apart in FREQUENCIES.items():
+    for name, apart in APART.items():
         if name in only:
             yield from apart(quick)
     prepared = prepare_all(digits()) if set(only) & set(PARTS) else []
@@ -285,7 +286,7 @@ def measure(folder: Path, only: Sequence[str], quick: bool) -> Iterator[Figure]:
 if __name__ == "__main__":
     given = argparse.ArgumentParser(add_help=False)
     given.add_argument("--data", type=Path, default=Path("../shared/data/fashion-mnist"))
-    every = (*FREQUENCIES, *PARTS, "second_set")
+    every = (*APART, *PARTS, "second_set")
     given.add_argument("--only", action="append", choices=every)
     own, sys.argv[1:] = given.parse_known_args()
     run(

@@ -36,6 +36,8 @@ class Variant:
     block: int
     """Side of the squares of pixels it sees as one."""
     hidden: tuple[int, ...]
+    sees: tuple[int, ...] = (0,)
+    """Inputs that it takes, where requests have several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,12 @@ class Pictures:
     noise: float
     tasks: tuple[Task, ...]
     draws: Draws = Draws()
+    inputs: int = 1
+    """Pictures of one class that a request has, below one another, each with noise of its own."""
+
+    @property
+    def side(self) -> int:
+        return int(self.images.shape[1])
 
 
 def _even(count: int) -> tuple[float, ...]:
@@ -177,6 +185,8 @@ class Prepared:
     classes: Classes
     index: NeighbourIndex
     networks: tuple[tuple[Layer, ...], ...]
+    side: int
+    """Height of the first input, which is looked at."""
     draw: Callable[[int, Sequence[float], np.random.Generator], tuple[Floats, Labels]]
     """Pictures to judge by."""
 
@@ -185,7 +195,7 @@ class Prepared:
         images, labels = self.draw(count, frequencies, rng)
         flat = images.reshape(len(images), -1)
         right = [forward(each, flat).argmax(axis=1) == labels for each in self.networks]
-        votes = self.index.votes(images)
+        votes = self.index.votes(images[:, : self.side])
         return Stream(labels, np.stack(right, axis=1), votes, votes.argmax(axis=1))
 
 
@@ -206,13 +216,13 @@ def prepare(
                 Recipe(variant.hidden, EPOCHS, seed),
                 images,
                 labels,
-                _pool(images.shape[1], variant.block),
+                _view(pictures, variant),
             )
         )
         for variant in task.variants
     )
     images, labels = _draw(pictures, task, 0, pictures.draws.index, _even(count), rng)
-    index = index_of(images, labels, count)
+    index = index_of(images[:, : pictures.side], labels, count)
     images, labels = _draw(pictures, task, 1, pictures.draws.profile, _even(count), rng)
     flat = images.reshape(len(images), -1)
     recall: list[tuple[float, ...]] = []
@@ -222,16 +232,15 @@ def prepare(
     samples = [
         int(np.isin(pictures.labels[pictures.parts[1]], each).sum()) for each in task.classes
     ]
-    classes = Classes(
-        recall=tuple(recall), counts=tuple(samples), peek=calibrate(index.votes(images), labels)
-    )
+    peek = calibrate(index.votes(images[:, : pictures.side]), labels)
+    classes = Classes(recall=tuple(recall), counts=tuple(samples), peek=peek)
 
     def draw(
         size: int, frequencies: Sequence[float], own: np.random.Generator
     ) -> tuple[Floats, Labels]:
         return _draw(pictures, task, 2, size, frequencies, own)
 
-    return Prepared(task, classes, index, networks, draw)
+    return Prepared(task, classes, index, networks, pictures.side, draw)
 
 
 def _draw(
@@ -243,16 +252,34 @@ def _draw(
     rng: np.random.Generator,
 ) -> tuple[Floats, Labels]:
     """Pictures of one part, with noise of their own each time they are drawn."""
-    rows = pictures.parts[part]
     labels = rng.choice(len(task.classes), count, p=np.array(frequencies) / sum(frequencies))
-    chosen = np.zeros(count, np.int64)
+    chosen = [_choose(pictures, task, part, labels, rng) for _ in range(pictures.inputs)]
+    images = np.concatenate([pictures.images[each] for each in chosen], axis=1)
+    noise = rng.standard_normal(images.shape, dtype=np.float32) * np.float32(pictures.noise)
+    return images + noise, labels
+
+
+def _choose(
+    pictures: Pictures, task: Task, part: int, labels: Labels, rng: np.random.Generator
+) -> Labels:
+    """Rows of one part, a picture of each of these classes."""
+    rows = pictures.parts[part]
+    chosen = np.zeros(len(labels), np.int64)
     for number, held in enumerate(task.classes):
         mine = rows[np.isin(pictures.labels[rows], held)]
         asked = labels == number
         chosen[asked] = rng.choice(mine, int(asked.sum()))
-    images = pictures.images[chosen]
-    noise = rng.standard_normal(images.shape, dtype=np.float32) * np.float32(pictures.noise)
-    return images + noise, labels
+    return chosen
+
+
+def _view(pictures: Pictures, variant: Variant) -> Floats:
+    """The matrix that gives a variant what it sees of all inputs."""
+    pool = _pool(pictures.side, variant.block)
+    pixels, cells = pool.shape
+    view = np.zeros((pictures.inputs, pixels, len(variant.sees), cells), np.float32)
+    for place, seen in enumerate(variant.sees):
+        view[seen, :, place] = pool
+    return view.reshape(pictures.inputs * pixels, -1)
 
 
 def _pool(side: int, block: int) -> Floats:

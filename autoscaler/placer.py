@@ -274,6 +274,8 @@ class Placer:
 
     def on_reading(self, now_ns: int, reading: ClusterReading) -> list[PlacementEffect]:
         """Go on once the router serves by the plan that it was given, or has had its time."""
+        if self.going is None and self.plan.home and not reading.planned:
+            return self._apply(self.plan, None)
         if self.going is None:
             # The router keeps the plan: another control plane may have set another.
             if self.plan.home:
@@ -284,7 +286,7 @@ class Placer:
                 return self._place(reading, reading.closed)
             return []
         away = self.going.away(reading.plan)
-        if not away:
+        if not away and reading.planned:
             # Old homes may still hold what has left them; that ends by itself.
             return self._arrive() if reading.on_their_way.isdisjoint(self.going.home) else []
         if self.begun_ns is None:
@@ -292,14 +294,15 @@ class Placer:
         if now_ns - self.begun_ns > self.options.move_ns:
             return self._give_up(reading.plan, away)
         # A router that has come to lead meanwhile does not know of it.
-        return [] if reading.on_their_way.issuperset(away) else [ApplyPlan(self.going)]
+        told = reading.planned and reading.on_their_way.issuperset(away)
+        return [] if told else [ApplyPlan(self.going)]
 
     def on_new_leader(self, now_ns: int, reading: ClusterReading) -> list[PlacementEffect]:
         """Give the plan to a router that has none, or knows only what backends hold."""
         self.begun_ns = None
         if self.opened is not None and self.opened.term != reading.term:
             self.opened = reading
-        if self.going is None and self.plan.away(reading.plan):
+        if self.going is None and (self.plan.away(reading.plan) or not reading.planned):
             return self._apply(self.plan, None)
         return [] if self.going is None else self.on_reading(now_ns, reading)
 

@@ -87,6 +87,9 @@ class ClusterReading:
     """Sub-clusters about which nothing is decided for now."""
     bare: frozenset[int] = frozenset()
     """Sub-clusters that nothing can move to. What lives there is not served, and may leave."""
+    planned: bool = True
+    """Whether the router was given a plan. One that has taken the lead may know only what backends
+    hold, and loads nothing on those that come."""
 
 
 def window_between(

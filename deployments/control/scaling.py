@@ -77,6 +77,7 @@ def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
         targets=tuple(snapshot.wanted),
         closed=frozenset(snapshot.placement.closed),
         bare=frozenset(snapshot.placement.bare),
+        planned=snapshot.placement.planned,
     )
 
 

@@ -93,4 +93,5 @@ class LivePlacement:
         where = dict.fromkeys(sorted(backends), 0)
         if placed is not None:
             where |= placed.of_backend
-        return PlacementSnapshot(home, where, self.on_their_way())
+        planned = placed is None or placed.planned
+        return PlacementSnapshot(home, where, self.on_their_way(), planned=planned)

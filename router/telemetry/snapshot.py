@@ -221,6 +221,8 @@ class PlacementSnapshot:
     """Sub-clusters about which nothing is decided for now, such as one whose router is silent."""
     bare: tuple[int, ...] = ()
     """Sub-clusters that nothing can move to, since they have no backends."""
+    planned: bool = True
+    """Whether it goes by a plan. A router that knows only what backends hold loads nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,23 @@ def test_a_new_leader_that_has_both_keeps_them() -> None:
     assert loop.targets == (4, 4)
 
 
+def test_a_new_leader_that_serves_where_backends_hold_models_is_given_the_plan() -> None:
+    """It loads nothing before it has one: backends that came later stayed empty for ever."""
+    loop = started(None)
+    adopted = reading(3, APART, term=2, planned=False)
+    assert read(loop, adopted) == [ApplyPlan(APART)]
+    # The call was lost: it is made again.
+    assert read(loop, replace(adopted, at_ns=seconds(4))) == [ApplyPlan(APART)]
+    assert read(loop, reading(5, APART, term=2)) == [KeepPlan(APART)]
+    assert read(loop, reading(6, APART, term=2)) == []
+
+
+def test_a_router_that_lost_its_plan_is_given_it_again() -> None:
+    loop = started(None, plan=SWAPPED)
+    assert read(loop, reading(3, Plan({"a": 0}), planned=False)) == [ApplyPlan(SWAPPED)]
+    assert read(loop, reading(4, SWAPPED)) == [KeepPlan(SWAPPED)]
+
+
 def test_counters_of_two_routers_are_never_subtracted() -> None:
     loop = started()
     read(loop, reading(4, ended={"a": (500, 500), "b": (0, 0)}, busy_s=(40, 0)))

@@ -439,7 +439,7 @@ class SimulatedDeployment:
         for host in self.backend_hosts():
             number = host.process.settings.number
             has_it = any(sent.rid in job.inputs for job in host.process.pipeline.jobs)
-            if live is None or not has_it or host.machine.fails:
+            if live is None or not has_it or host.machine.fails or self.harm.is_bad(sent.number):
                 continue
             if number not in live.fleet.backends:
                 continue

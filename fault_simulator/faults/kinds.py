@@ -158,6 +158,7 @@ def _bad_inputs(draws: Draws) -> Heal:
     """A client whose inputs a model cannot take, whatever backend runs it."""
     system = draws.system
     system.harm.bad_inputs = draws.rng.choice((2, 5, 10))
+    system.harm.divisors.add(system.harm.bad_inputs)
     for host in system.backend_hosts():
         host.machine.bad_inputs = system.harm.bad_inputs
 

@@ -320,6 +320,7 @@ def test_refusals_of_single_requests_advise_too(running: Running, stub: Inferenc
     with pytest.raises(urllib.error.HTTPError) as caught:
         post(running, "/v2/models/shed/infer", body)
     assert {key: caught.value.headers[key] for key in told} == told
+    caught.value.close()
 
 
 def test_who_cannot_be_served_is_told_so(running: Running, stub: InferenceStub) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.pipelines_cuts import PIXELS_MAX, result_tensors
 from benchmarks.pipelines_gpu_scene import CROPS_MEAN, NAME, Setting, jpegs, sections
+from benchmarks.router_growth import Alarm
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.tensors import add_input
 from fermata.deployments.config.deployment import read_config
@@ -103,18 +104,6 @@ class PlayedLink:
 # The router
 
 
-class PlayedTimer:
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-        self.at_ns = NEVER
-
-    def set(self, at_ns: int) -> None:
-        self.at_ns = at_ns
-
-    def close(self) -> None:
-        pass
-
-
 class RouterScene:
     """A router in virtual time, with frontends and one backend that are played."""
 
@@ -140,8 +129,8 @@ class RouterScene:
         self.free_at_ns = 0
         self.rids = [(each.peer.number << RID_BITS) for each in self.frontends]
 
-    def _arm(self, call: Callable[[], None]) -> PlayedTimer:
-        self.timer = PlayedTimer(call)
+    def _arm(self, call: Callable[[], None]) -> Alarm:
+        self.timer = Alarm(call)
         return self.timer  # type: ignore[no-any-return]
 
     def hear(self, link: PlayedLink, *messages: Message) -> None:

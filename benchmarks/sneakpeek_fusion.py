@@ -31,7 +31,7 @@ def fused(pictures: Pictures) -> Pictures:
 
 
 def fusion(quick: bool) -> Iterator[Figure]:
-    """What the fusion is worth, and what looks are worth with it."""
+    """The worth of the fusion, and of looks with it."""
     pictures = fused(digits())
     prepared = [prepare(pictures, task) for task in pictures.tasks]
     without = [_without_fusion(prepared[0]), *prepared[1:]]

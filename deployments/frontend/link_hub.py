@@ -232,7 +232,7 @@ class LinkHub:
                 return
 
     def _hear_looker(self, link: Link, message: Looked | TakesLooks) -> None:
-        """Whoever looks at nothing leaves aside which backends would."""
+        """Take a look that a backend has answered, or remember what it offers to look at."""
         peer, peeker = link.peer, self.driver.peeker
         if isinstance(message, Looked):
             self.table.on_looked(message.rid)

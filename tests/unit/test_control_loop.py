@@ -1,77 +1,29 @@
 """The control loop, reading by reading: what it decides, and what it leaves alone."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from control_loop_world import (
+    APART,
+    AUTOSCALER,
+    EPOCHS,
+    PAPER,
+    SWAPPED,
+    models,
+    offered,
+    read,
+    reading,
+    started,
+    the,
+)
 
-from fermata.autoscaler.control_loop import ControlEffect, ControlLoop, SetTargets, WindowEnded
-from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
+from fermata.autoscaler.control_loop import ControlLoop, SetTargets, WindowEnded
 from fermata.autoscaler.placer import ApplyPlan, GiveUpMove, KeepPlan, LeaveInPlace, SolvePlacement
-from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
-from fermata.autoscaler.rule import RuleOptions
+from fermata.autoscaler.readings import ApplicationReading, ClusterReading
 from fermata.foundation.units import SECOND, seconds
 from fermata.partitioner.applications import placed_application
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.profiles.profile import linear
-
-PAPER = RuleOptions(idle=0.0, release_after=1, cool_down=0, release_band=0.0, maximum=64)
-AUTOSCALER = AutoscalerOptions(PAPER, window_ns=10 * SECOND)
-EPOCHS = EpochOptions(sub_clusters=2, every_ns=60 * SECOND)
-APART = Plan({"a": 0, "b": 1})
-SWAPPED = Plan({"a": 1, "b": 0})
-
-
-def models(static: int = 10) -> list[PlacedModel]:
-    return [PlacedModel(name, 1.0, static) for name in ("a", "b")]
-
-
-def reading(
-    at_s: float,
-    plan: Plan = APART,
-    received: Mapping[str, int] | None = None,
-    ended: Mapping[str, tuple[int, int]] | None = None,
-    busy_s: Sequence[float] = (0.0, 0.0),
-    backends: int = 10,
-    **values: object,
-) -> ClusterReading:
-    """Two sub-clusters whose backends are up from the start; `ended` is (good, bad)."""
-    counts = {
-        name: ApplicationReading((received or {}).get(name, 0), *(ended or {}).get(name, (0, 0)))
-        for name in ("a", "b")
-    }
-    sub_clusters = tuple(
-        SubClusterReading(backends, seconds(at_s * backends), seconds(busy), 0.0) for busy in busy_s
-    )
-    made = ClusterReading(seconds(at_s), 1, counts, sub_clusters, plan)
-    return replace(made, **values)  # type: ignore[arg-type]
-
-
-def read(loop: ControlLoop, seen: ClusterReading) -> list[ControlEffect]:
-    loop.on_reading(seen.at_ns, seen)
-    return loop.take_effects()
-
-
-def started(
-    autoscaler: AutoscalerOptions | None = AUTOSCALER,
-    epochs: EpochOptions | None = EPOCHS,
-    plan: Plan = APART,
-    static: int = 10,
-    backends: int = 20,
-) -> ControlLoop:
-    """A loop whose router has this plan."""
-    loop = ControlLoop(autoscaler, epochs, models(static))
-    loop.on_start(0, reading(0, plan), backends)
-    read(loop, reading(0, plan))
-    loop.take_effects()
-    assert not loop.is_placing
-    return loop
-
-
-def the(kind: type, effects: Sequence[ControlEffect]) -> ControlEffect:
-    (found,) = [each for each in effects if isinstance(each, kind)]
-    return found
-
 
 # Windows
 
@@ -186,66 +138,7 @@ def test_a_window_that_has_just_begun_decides_nothing() -> None:
     assert ended.windows[1].busy == pytest.approx(10.0)
 
 
-# Routers that come to lead
-
-
-def test_a_new_leader_without_anything_is_given_targets_and_plan() -> None:
-    loop = started(plan=SWAPPED)
-    alone = Plan({"a": 0, "b": 0})
-    effects = read(loop, reading(3, alone, term=2))
-    assert effects == [SetTargets((10, 10)), ApplyPlan(SWAPPED)]
-    # On their way: there is nothing more to ask for.
-    assert read(loop, reading(4, alone, term=2, on_their_way=frozenset("a"))) == []
-    assert read(loop, reading(5, SWAPPED, term=2)) == [KeepPlan(SWAPPED)]
-
-
-def test_a_new_leader_that_has_both_keeps_them() -> None:
-    loop = started()
-    assert read(loop, reading(3, APART, term=2, targets=(4, 4))) == []
-    assert loop.targets == (4, 4)
-
-
-def test_a_new_leader_that_serves_where_backends_hold_models_is_given_the_plan() -> None:
-    """It loads nothing before it has one: backends that came later stayed empty for ever."""
-    loop = started(None)
-    adopted = reading(3, APART, term=2, planned=False)
-    assert read(loop, adopted) == [ApplyPlan(APART)]
-    # The call was lost: it is made again.
-    assert read(loop, replace(adopted, at_ns=seconds(4))) == [ApplyPlan(APART)]
-    assert read(loop, reading(5, APART, term=2)) == [KeepPlan(APART)]
-    assert read(loop, reading(6, APART, term=2)) == []
-
-
-def test_a_router_that_lost_its_plan_is_given_it_again() -> None:
-    loop = started(None, plan=SWAPPED)
-    assert read(loop, reading(3, Plan({"a": 0}), planned=False)) == [ApplyPlan(SWAPPED)]
-    assert read(loop, reading(4, SWAPPED)) == [KeepPlan(SWAPPED)]
-
-
-def test_counters_of_two_routers_are_never_subtracted() -> None:
-    loop = started()
-    read(loop, reading(4, ended={"a": (500, 500), "b": (0, 0)}, busy_s=(40, 0)))
-    read(loop, reading(4, term=2, targets=(10, 10)))
-    ended = {"a": (100, 0), "b": (0, 0)}
-    effects = read(loop, reading(10, term=2, targets=(10, 10), ended=ended, busy_s=(30, 0)))
-    found = the(WindowEnded, effects)
-    assert isinstance(found, WindowEnded)
-    assert (found.windows[0].requests, found.windows[0].bad) == (100, 0)
-
-
-def test_an_effect_that_was_lost_is_made_good() -> None:
-    loop = started(plan=SWAPPED)
-    assert read(loop, reading(3, Plan({"a": 0, "b": 0}), term=2))
-    loop.on_no_answer(3 * SECOND)
-    effects = read(loop, reading(4, Plan({"a": 0, "b": 0}), term=2))
-    assert effects == [SetTargets((10, 10)), ApplyPlan(SWAPPED)]
-
-
 # Epochs
-
-
-def offered(**counts: int) -> dict[str, int]:
-    return counts
 
 
 def test_balanced_rates_move_nothing() -> None:

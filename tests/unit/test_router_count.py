@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_control_loop import reading
+from control_loop_world import reading
 
 from fermata.autoscaler.readings import ClusterReading
 from fermata.autoscaler.router_count import RouterCount, routers_needed

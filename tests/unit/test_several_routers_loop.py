@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from test_control_loop import AUTOSCALER, EPOCHS, offered, read, reading, started, the
+from control_loop_world import AUTOSCALER, EPOCHS, offered, read, reading, started, the
 
 from fermata.autoscaler.capacity import RouterCapacity
 from fermata.autoscaler.control_loop import ControlLoop, SetTargets, WindowEnded

@@ -288,6 +288,23 @@ def test_a_deadline_cancels_the_function_and_says_what_it_waited_for(models: Reg
     assert world.parts == {}
 
 
+def test_a_function_whose_task_was_made_but_not_run_had_not_begun(models: Registry) -> None:
+    world = World(models)
+    assert world.open("own") == 1
+    assert world.loop is not None
+    # One round makes the task, and whatever came before it holds the thread from then on.
+    world.loop.call_soon(world.loop.stop)
+    world.loop.run_forever()
+    world.clock_ns += ms(111)
+    (timer,) = world.timers
+    assert timer.call is not None
+    timer.call()
+    world.settle()
+    assert world.refusal().message.startswith(
+        "expired: function function_world:run had not begun: other runs of it hold its thread"
+    )
+
+
 def test_calls_past_the_deadline_are_lost(models: Registry) -> None:
     world = opened(models, cascade)
     world.clock_ns += ms(101)

@@ -128,10 +128,12 @@ class CalledQuery:
         """Why there is no answer, for a client that is told that its query expired."""
         pipeline = self.query.pipeline
         told = f"function {pipeline.function}"
-        task = None if self.run is None else self.run.task
-        if task is None:
+        run = self.run
+        if run is None or not run.begun:
             return f"{told} had not begun: other runs of it hold its thread"
-        if asyncio.current_task(self.on.loop) is task:
+        if run.task is None:
+            return f"{told} had just ended"
+        if asyncio.current_task(self.on.loop) is run.task:
             return f"{told} held its thread, and must await what takes long"
         waits = [stage.name for stage, n in zip(pipeline.stages, self.query.open, strict=True) if n]
         return f"{told} still waited for {', '.join(waits) or 'something that is no stage'}"

@@ -134,8 +134,9 @@ class FunctionRun:
         """Those that the function waits for."""
         self.called = 0
         self.is_over = False
+        self.begun = False
         self.task: asyncio.Task[None] | None = None
-        """None before it begins, and once it has ended."""
+        """None before it is made, and once it has ended."""
 
     def begin(self) -> None:
         if not self.is_over:
@@ -155,6 +156,8 @@ class FunctionRun:
             each.future.cancel()
 
     async def _follow(self) -> None:
+        # Its task may be made long before, where another run holds the thread.
+        self.begun = True
         try:
             outcome: bytes | Refusal = await self._answer()
         except LostCallError as lost:

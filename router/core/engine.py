@@ -152,12 +152,18 @@ class Engine(Intake):
         lost: str = DropReason.LOST,
     ) -> None:
         """Queue a request once more; alone, where it is to have no company on that variant. One
-        that has had its second chance, or has no time for it, is dropped as `lost`."""
+        that has had its second chance, or has no time for it, is dropped as `lost`. It has one for
+        each cause: a batch that ran without it has shown nothing against it."""
         self._queue_again(request)
-        if request.retried or request.deadline_ns <= now_ns:
+        late = lost == DropReason.INPUT_LATE
+        had_it = request.left_out if late else request.retried
+        if had_it or request.deadline_ns <= now_ns:
             self.outbox.drop(request, lost)
             return
-        request.retried = True
+        if late:
+            request.left_out = True
+        else:
+            request.retried = True
         if request.application in self.away:
             self.outbox.drop(request, DropReason.MOVED)
             return
@@ -284,8 +290,11 @@ class Engine(Intake):
         error: str,
     ) -> None:
         """Run those of a batch once more that have no answer, while others of it have one."""
+        retry = batch.retry
+        # One that may have killed a backend is in nobody's company again.
+        alone = None if retry is None or retry.first else batch.variant
         for request in left_out:
-            self._run_again(now_ns, request, lost=DropReason.INPUT_LATE)
+            self._run_again(now_ns, request, alone, DropReason.INPUT_LATE)
         if spoilt:
             self._run_alone(now_ns, batch, spoilt, error)
 

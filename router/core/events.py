@@ -125,6 +125,7 @@ class Request:
         "error",
         "estimate",
         "expires_at_ns",
+        "left_out",
         "priority",
         "retried",
         "rid",
@@ -172,6 +173,8 @@ class Request:
         """Whom it runs with, where that is not left to its application's policy."""
         self.retried = False
         """It ran once on a backend that died, or in a batch that failed."""
+        self.left_out = False
+        """A batch ran without it once, since its input was late."""
         self.error = ""
         """Why that batch failed; whatever keeps it from running again, its client is told this."""
         self.sequence: SequenceStep | None = None

@@ -123,6 +123,7 @@ class FrontendNotifier:
             if drop.reason == DropReason.BLAMED:
                 after_ns = self.fleet.separation.refused_ns(now_ns, request)
             detail = request.error if drop.reason == DropReason.FAILED else ""
-            retried = drop.reason == DropReason.MOVED and request.retried
+            again = request.retried or request.left_out
+            retried = drop.reason == DropReason.MOVED and again
             message = Dropped(request.rid, drop.reason, after_ns, detail, unread, retried)
             self.fleet.send(link, message)

@@ -319,15 +319,16 @@ class LiveQueries:
         it has none, and goes on otherwise. Where the answer may be partial, a stage that others
         follow ends when its frontend says so: a join may be due, which it has to make.
         """
-        part = self.table.parts.get(drop.request.rid)
-        in_doubt = drop.request.retried or drop.reason in DIED
+        request = drop.request
+        part = self.table.parts.get(request.rid)
+        in_doubt = request.retried or request.left_out or drop.reason in DIED
         if part is not None and in_doubt and not part.query.called:
             self.doubts[part.query.qid] = drop.reason
             if not self.pipeline_of(part).follows(part.stage):
                 self.table.on_done(now_ns, [(part.rid, ())])
                 self._note_ends()
         else:
-            self._lose(now_ns, drop.request.rid, drop.reason)
+            self._lose(now_ns, request.rid, drop.reason)
 
     def _lose(self, now_ns: int, rid: int, reason: str) -> None:
         """End a part that has no result, unless its frontend has to."""

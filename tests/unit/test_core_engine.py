@@ -1,5 +1,6 @@
 """The engine: backends that go, requests that are cancelled or lost, and what is counted."""
 
+import pytest
 from told import Told, advance, dropped, make, ran, send
 
 from fermata.foundation.units import NEVER, ms
@@ -171,16 +172,50 @@ def fail(engine: Engine, backend: int, now_ns: int) -> None:
     engine.on_done(now_ns, backend, 0, failed="boom", left_out=list(running.requests))
 
 
+def leave_out(engine: Engine, backend: int, now_ns: int) -> None:
+    """The batch that runs there runs without anybody, since no input came."""
+    running = engine.backend(backend).running
+    assert running is not None
+    engine.on_done(now_ns, backend, 0, size=0, left_out=list(running.requests))
+
+
 def test_a_request_whose_input_is_late_runs_once_more_and_is_then_told_so() -> None:
     engine = make(Told(), backends=1)
     send(engine, 0)
     for now_ns in (ms(10), ms(20)):
-        running = engine.backend(0).running
-        assert running is not None
-        engine.on_done(now_ns, 0, 0, size=0, left_out=list(running.requests))
+        leave_out(engine, 0, now_ns)
     assert ran(engine) == [(0, 0, [0]), (0, 10, [0])]
     assert engine.ledger.applications[0].drops == {DropReason.INPUT_LATE: 1}
     assert not engine.outbox.queued
+
+
+@pytest.mark.parametrize("first", ["died", "late"])
+def test_a_late_input_and_a_backend_that_died_are_each_forgiven_once(first: str) -> None:
+    engine = make(Told(), backends=4)
+    send(engine, 0)
+    if first == "died":
+        engine.on_backend_down(ms(1), 0)
+        leave_out(engine, 1, ms(2))
+    else:
+        leave_out(engine, 0, ms(1))
+        engine.on_backend_down(ms(2), 0)
+    runs = ran(engine)
+    assert [each[2] for each in runs] == [[0], [0], [0]]
+    last = runs[-1][0]
+    # It may have killed the first one: it runs alone, whatever else waits.
+    leave_out(engine, last, ms(3))
+    assert engine.ledger.applications[0].drops == {DropReason.INPUT_LATE: 1}
+    assert not engine.outbox.queued
+
+
+def test_one_that_may_have_killed_a_backend_stays_alone_when_its_input_is_late() -> None:
+    engine = make(Told(), backends=2)
+    send(engine, 0)
+    engine.on_backend_down(ms(1), 0)
+    send(engine, 1)
+    leave_out(engine, 1, ms(2))
+    engine.on_done(ms(7), 1, ms(5))
+    assert all(len(each[2]) == 1 for each in ran(engine))
 
 
 def verdicts(engine: Engine) -> list[tuple[int, str]]:

@@ -1,6 +1,6 @@
 """The engine: every request-time decision of a router, driven by events and a time."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import (
@@ -101,6 +101,14 @@ class Engine(Intake):
     def on_resident(self, now_ns: int, backend: int, resident: frozenset[int] | None) -> None:
         """Loads and unloads have left these variants on the backend; None: every one."""
         self.backend_rank[backend].set_resident(now_ns, backend, resident)
+
+    def on_near(self, near: Collection[int]) -> None:
+        """Requests come from the nodes of these backends now: they are given first, others being
+        equal."""
+        self.near.clear()
+        self.near.update(near)
+        for rank in self.ranks:
+            rank.set_near()
 
     def on_dispatch_failed(self, now_ns: int, backend: int) -> None:
         """A batch never reached its backend: the backend is as good as gone."""

@@ -24,12 +24,12 @@ class Intake:
         """By application."""
         self.nodes: dict[int, str] = {}
         """By backend, where the driver knows them."""
+        self.near: set[int] = set()
+        """Backends of nodes that requests come from."""
         self.shallow: set[int] = set()
         """Backends of an earlier version, which refuse a second batch that waits."""
-        self.ranks = [
-            RankThread(costs, self.timers, self.outbox, self.leads, self.nodes, self.shallow)
-            for _ in range(ranks)
-        ]
+        known = self.timers, self.outbox, self.leads, self.nodes, self.near, self.shallow
+        self.ranks = [RankThread(costs, *known) for _ in range(ranks)]
         self.sources: list[Source] = []
         """By application."""
         self.admissions: list[Admission | None] = []

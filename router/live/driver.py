@@ -133,6 +133,7 @@ class LiveRouter:
         role = link.peer.role
         if role == "frontend":
             self.fleet.add_frontend(link)
+            self.lead.on_origins(self.fleet.origins)
             self.notifier.on_frontend_up(link)
             self._settle_soon()
         elif role != "backend":
@@ -146,6 +147,7 @@ class LiveRouter:
         number, role = link.peer.number, link.peer.role
         if role == "frontend" and self.fleet.has_frontend(link):
             self.fleet.remove_frontend(number)
+            self.lead.on_origins(self.fleet.origins)
             self.notifier.on_frontend_down(number)
             self.meters.on_gone(role, number)
             queued = self.engine.outbox.queued

@@ -220,6 +220,42 @@ def test_a_grant_counts_with_the_lead_of_the_very_node() -> None:
     assert ran(engine) == [(0, 1, [0]), (1, 8, [1])]
 
 
+def test_near_backends_are_given_first_while_they_are_idle() -> None:
+    engine = make(Told(), backends=4)
+    engine.on_near({2, 3})
+    for rid in range(3):
+        send(engine, rid)
+    assert [backend for backend, _, _ in ran(engine)] == [2, 3, 0]
+    engine.on_done(ms(5), 3, ms(5))
+    send(engine, 3, ms(5))
+    assert ran(engine) == [(3, 5, [3])]
+
+
+def test_a_backend_that_comes_back_is_as_near_as_it_was() -> None:
+    engine = make(Told(), backends=3)
+    engine.on_near({2})
+    engine.on_backend_down(0, 2)
+    engine.on_backend_up(0, 2)
+    send(engine, 0)
+    engine.on_backend_down(0, 1)
+    send(engine, 1)
+    engine.on_done(ms(5), 0, ms(5))
+    engine.on_done(ms(5), 2, ms(5))
+    engine.on_near(())
+    send(engine, 2, ms(5))
+    assert [backend for backend, _, _ in ran(engine)] == [2, 0, 0]
+
+
+def test_a_busy_backend_that_is_near_comes_after_idle_ones() -> None:
+    engine = make(Told(), backends=2, lead_ns=ms(2))
+    engine.on_near({0})
+    send(engine, 0)
+    # The first is about to end.
+    advance(engine, ms(5))
+    send(engine, 1, ms(5))
+    assert [backend for backend, _, _ in ran(engine)] == [0, 1]
+
+
 def test_a_batch_does_not_go_where_its_inputs_would_be_late() -> None:
     source = Told()
     engine = make(source, backends=8)

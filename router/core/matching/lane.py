@@ -31,6 +31,7 @@ class Lane:
         "kinds",
         "members",
         "narrow",
+        "near",
         "parted",
         "ripe",
         "shares",
@@ -56,6 +57,8 @@ class Lane:
         """Free and idle, but slower or with less memory than their peers."""
         self.ahead = 0
         """Free in so far as their batch is about to end."""
+        self.near = 0
+        """Backends of nodes that requests come from."""
         self.whole = 0
         """Backends that hold every variant."""
         self.holders: dict[int, int] = {}
@@ -108,6 +111,7 @@ class Lane:
     def remove(self, state: BackendState) -> None:
         self.drain(state)
         self.kinds[state.kind] ^= state.bit
+        self.set_near(state, False)
         self.hold(state, frozenset())
         at = self.members.index(state)
         assert state.bit == 1 << at, "a bit does not name its backend"
@@ -120,7 +124,7 @@ class Lane:
         """Write every set anew: backends behind that bit have another one now."""
         self.up, self.whole = change(self.up, bit), change(self.whole, bit)
         self.free, self.weak = change(self.free, bit), change(self.weak, bit)
-        self.ahead = change(self.ahead, bit)
+        self.ahead, self.near = change(self.ahead, bit), change(self.near, bit)
         self.holders = {variant: change(each, bit) for variant, each in self.holders.items()}
         self.kinds = {kind: change(each, bit) for kind, each in self.kinds.items()}
         self._forget_empty()
@@ -171,15 +175,23 @@ class Lane:
             self.weak &= ~state.bit
             self.ahead &= ~state.bit
 
+    def set_near(self, state: BackendState, near: bool) -> None:
+        """Prefer this backend to its peers, or no longer."""
+        if near != bool(self.near & state.bit):
+            self.near ^= state.bit
+
     def first_free(self, among: int) -> BackendState | None:
         """The backend to give next: the lowest number first, so that work gathers on few of them
-        and the others idle long. Weak ones come after their peers, busy ones after all others."""
+        and the others idle long. Near ones come before their peers, where inputs need not travel;
+        weak ones come after them, busy ones after all others."""
         found = self.free & among
         if not found:
             return None
         if self.weak or self.ahead:
             idle = found & ~self.ahead
             found = idle & ~self.weak or idle or found
+        if self.near:
+            found = found & self.near or found
         state = self.members[(found & -found).bit_length() - 1]
         assert state.free
         return state

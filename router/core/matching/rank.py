@@ -19,7 +19,16 @@ class RankThread(BidMatcher):
     """Sources and backends that come and go, and batches that end. A state machine with timers, no
     thread."""
 
-    __slots__ = ("kinds", "parties", "retries", "settled_at_ns", "shallow", "sharers", "vacant")
+    __slots__ = (
+        "kinds",
+        "near",
+        "parties",
+        "retries",
+        "settled_at_ns",
+        "shallow",
+        "sharers",
+        "vacant",
+    )
 
     def __init__(
         self,
@@ -28,10 +37,13 @@ class RankThread(BidMatcher):
         outbox: Outbox,
         leads: list[Lead],
         nodes: dict[int, str],
+        near: set[int],
         shallow: set[int],
         rules: RankRules = RULES,
     ) -> None:
         super().__init__(costs, timers, outbox, leads, nodes, rules)
+        self.near = near
+        """Backends of nodes that requests come from."""
         self.shallow = shallow
         """Backends on which one batch may wait, whatever the rules say."""
         self.vacant: list[int] = []
@@ -142,6 +154,7 @@ class RankThread(BidMatcher):
         queued_max = 1 if backend in self.shallow else self.rules.queued_max
         state = BackendState(self.offer, backend, kind, lane, owner, queued_max)
         lane.add(state)
+        lane.set_near(state, state.backend in self.near)
         lane.hold(state, resident)
         self.backends[backend] = state
         self._count(now_ns, state, 1)
@@ -197,6 +210,7 @@ class RankThread(BidMatcher):
         lane = self._lane_for(state.backend, owner)
         state.lane, state.owner = lane, owner
         lane.add(state)
+        lane.set_near(state, state.backend in self.near)
         lane.hold(state, resident)
         if state.draining:
             lane.drain(state)
@@ -234,6 +248,11 @@ class RankThread(BidMatcher):
         state.lane.hold(state, resident)
         if state.free:
             self.offer(now_ns, state)
+
+    def set_near(self) -> None:
+        """Requests come from other nodes now."""
+        for backend, state in self.backends.items():
+            state.lane.set_near(state, backend in self.near)
 
     def _tell(self, now_ns: int, state: BackendState, up: bool) -> None:
         # Sources of the pool need not know: they see the number of backends in the signals.

@@ -83,6 +83,11 @@ class Fleet:
         del self.frontends[number]
         self.changed = True
 
+    @property
+    def origins(self) -> set[str]:
+        """Nodes that requests come from."""
+        return self.nodes_of(self.frontends)
+
     def nodes_of(self, frontends: Iterable[int]) -> set[str]:
         """Nodes of those of these frontends that are linked."""
         here = self.frontends

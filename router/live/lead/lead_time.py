@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort_right
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 
 from fermata.foundation.units import SECOND
@@ -81,6 +81,8 @@ class LeadTimeEstimator:
         """By application: the smallest lead that waiting requests were planned with."""
         self.on_trial: set[int] = set()
         """Applications whose next dispatch ends a trial."""
+        self.origins: frozenset[str] = frozenset()
+        """Nodes that have frontends."""
         self.nodes: Counter[str] = Counter()
         """Number of backends on each node."""
         self.links_ns: dict[str, int] = {}
@@ -105,13 +107,26 @@ class LeadTimeEstimator:
 
     def on_backend_up(self, backend: int, node: str) -> None:
         self.engine.nodes[backend] = node
+        if node in self.origins:
+            self.engine.near.add(backend)
         self.nodes[node] += 1
 
     def on_backend_gone(self, backend: int) -> None:
         node = self.engine.nodes.pop(backend)
+        self.engine.near.discard(backend)
         self.nodes[node] -= 1
         if self.nodes[node] == 0:
             del self.nodes[node]
+
+    # Frontends
+
+    def on_origins(self, origins: Set[str]) -> None:
+        """Requests come from these nodes. Inputs lie in memory of their frontend's node, so its
+        backends are given first."""
+        if origins != self.origins:
+            self.origins = frozenset(origins)
+            near = [each for each, node in self.engine.nodes.items() if node in origins]
+            self.engine.on_near(near)
 
     # Events
 

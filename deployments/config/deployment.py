@@ -134,6 +134,11 @@ class FrontendConfig(Section):
     """gRPC connections that a process keeps open, and as many of HTTP; more are refused."""
     connections_per_client_max: Annotated[int, Field(ge=1)] = 1024
     """gRPC connections from one address, and as many of HTTP."""
+    calls_per_client_max: Annotated[int, Field(ge=1)] = 16_384
+    """gRPC calls under way from one address; more are refused."""
+    held_per_client_max: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Share of the memory for bytes that have come and were not read yet, which connections from
+    one address may hold. Two messages may be held in any case."""
     proxies: list[str] = []
     """Addresses that stand for many clients, such as a load balancer's: no limit counts them as
     one client."""

@@ -55,6 +55,8 @@ def frontend_options(
             connections=ConnectionLimits(
                 total_max=given.connections_max,
                 per_address_max=given.connections_per_client_max,
+                calls_per_address_max=given.calls_per_client_max,
+                held_share=given.held_per_client_max,
                 proxies=frozenset(given.proxies),
                 idle_ns=ms(given.idle_s * 1000),
                 receive_ns=ms(given.receive_s * 1000),

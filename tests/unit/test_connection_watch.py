@@ -23,9 +23,9 @@ ONE = "ipv4:10.0.0.1:4000"
 class World:
     """A gate and a watch, on a clock that is set by hand."""
 
-    def __init__(self, held_mb: int = 32) -> None:
+    def __init__(self, held_mb: int = 32, limits: ConnectionLimits = LIMITS) -> None:
         self.now_ns = self.inodes = 0
-        self.gate = CallGate(LIMITS, 6, lambda: self.now_ns)
+        self.gate = CallGate(limits, 6, lambda: self.now_ns)
         self.watch = ConnectionWatch(self.gate, held_mb * MB, MB, WatchLimits())
         self.sockets: list[ClientSocket] = []
 
@@ -149,6 +149,19 @@ def test_half_sent_messages_are_counted_and_their_connection_is_cut() -> None:
     world.call("ipv4:10.0.0.3:4000")
     another.received_bytes = 17 * MB
     assert world.look() == [another]
+
+
+@pytest.mark.parametrize(("share", "cut_at_mb"), [(0.5, 16), (1.0, 32), (0.01, 2)])
+def test_the_share_of_one_address_is_as_given(share: float, cut_at_mb: int) -> None:
+    """Two messages of a megabyte may be held in any case."""
+    world = World(limits=replace(LIMITS, held_share=share))
+    one = world.connect()
+    world.call()
+    one.received_bytes = cut_at_mb * MB
+    assert [world.look(), world.look()] == [[], []]
+    one.received_bytes += 1
+    # Its calls are refused, and as that does not help it is cut.
+    assert [world.look(), world.look()] == [[], [one]]
 
 
 def test_messages_that_came_whole_are_not_held() -> None:

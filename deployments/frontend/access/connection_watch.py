@@ -55,12 +55,13 @@ class ConnectionWatch:
     def __init__(
         self, gate: CallGate, held_bytes_max: int, message_bytes_max: int, limits: WatchLimits
     ) -> None:
-        """All connections together may hold `held_bytes_max`, those of one address a quarter."""
+        """All connections together may hold `held_bytes_max`, those of one address a share."""
         self.gate = gate
         gate.alarm_at = limits.misuses_max + 1
         self.limits = limits
         self.held_bytes_max = held_bytes_max
-        self.held_each_max = min(held_bytes_max, max(held_bytes_max // 4, 2 * message_bytes_max))
+        share = int(held_bytes_max * gate.limits.held_share)
+        self.held_each_max = min(held_bytes_max, max(share, 2 * message_bytes_max))
         self.watched: dict[int, Watched] = {}
         """By inode."""
         self.penalties: dict[str, int] = {}

@@ -116,6 +116,22 @@ def test_asks_again_at_the_other_home_of_a_lost_router() -> None:
     assert told(table) == []
 
 
+def test_waits_for_its_router_rather_than_for_one_that_serves_nothing() -> None:
+    table = make(Directory(1, HOMES, {"c": ((0, 1.0), (1, 0.0))}))
+    first = admit(table, 0, terms("c"))
+    assert told(table) == [(first, 0)]
+    table.on_router_down(ms(1), 0)
+    second = admit(table, ms(2), terms("c"))
+    assert told(table) == []
+    table.on_router_up(ms(3), 6, 0)
+    assert told(table) == [(first, 0), (second, 0)]
+    # It is lost once its own router stays away, whoever else is linked.
+    table.on_router_down(ms(4), 0)
+    refusal = table.admit(seconds(2), terms("c"))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == "no-router"
+
+
 def test_cancels_at_the_home() -> None:
     table = make()
     rid = admit(table, 0, terms("b"))

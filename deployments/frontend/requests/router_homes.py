@@ -19,9 +19,10 @@ class SplitApplication:
     __slots__ = ("credit", "homes", "sticky")
 
     def __init__(self, homes: Sequence[tuple[int, float]], sticky: bool) -> None:
-        self.homes = tuple(homes)
+        # A sub-cluster without a share has no backends for it, whoever else is away.
+        self.homes = tuple(each for each in homes if each[1] > 0.0) or tuple(homes)
         self.sticky = sticky
-        self.credit = dict.fromkeys((home for home, _ in homes), 0.0)
+        self.credit = dict.fromkeys((home for home, _ in self.homes), 0.0)
 
     def pick(self, client: int, linked: Sequence[int]) -> int:
         """The home of the next request; one that is linked where there is one."""
@@ -85,7 +86,7 @@ class RouterHomes:
         return True
 
     def of(self, application: str) -> tuple[int, ...]:
-        """Sub-clusters in which an application lives."""
+        """Sub-clusters that serve an application."""
         if not self.several:
             return (0,)
         split = self._splits.get(application)

@@ -16,6 +16,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.policies import mark_of
 from fermata.deployments.config.process_options import link_options
 from fermata.deployments.control.cluster import Router
+from fermata.deployments.control.solving import solve_placement
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.foundation.logs import LogOptions
 from fermata.partitioner.plan import Plan, Problem
@@ -161,7 +162,8 @@ class RayCluster:
         ray.kill(router.actor)
 
     async def solve(self, problem: Problem, seconds: float) -> Plan:
-        task = ray.remote(solve_placement).options(num_cpus=0)
+        # The process ends with it: nothing else is to run at its priority.
+        task = ray.remote(num_cpus=0, max_calls=1)(solve_placement)
         try:
             found: Plan = await task.remote(problem, seconds)
         except ray.exceptions.RayError as error:
@@ -216,10 +218,3 @@ async def end_surplus_routers(config: DeploymentConfig) -> None:
                 ray.kill(router.actor)
                 found = True
         number += 1
-
-
-def solve_placement(problem: Problem, seconds: float) -> Plan:
-    """The best plan found; today's where nothing better is."""
-    from fermata.partitioner.two_level import solve_two_level
-
-    return solve_two_level(problem, seconds).plan

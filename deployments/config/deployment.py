@@ -93,12 +93,15 @@ Applications = Annotated[
 ]
 
 
-TWO_FROM_CORES = 4
+TWO_FROM_CORES, CORES_EACH, PROCESSES_MAX = 4, 4, 8
 
 
 def usual_processes() -> int:
-    """2 from four cores on, else 1"""
-    return 2 if len(os.sched_getaffinity(0)) >= TWO_FROM_CORES else 1
+    """one for four cores, 2 to 8; 1 below four"""
+    cores = len(os.sched_getaffinity(0))
+    if cores < TWO_FROM_CORES:
+        return 1
+    return min(PROCESSES_MAX, max(2, cores // CORES_EACH))
 
 
 class FrontendConfig(Section):

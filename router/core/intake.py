@@ -116,18 +116,20 @@ class Intake:
 
     def on_requests(self, now_ns: int, requests: Sequence[Request]) -> None:
         """Requests of one application that come together, and were let in with their query: none
-        of them is offered before all are there. None is kept apart, or asks for variants."""
+        of them is offered before all are there. None asks for variants."""
         application = requests[0].application
         source, admission = self.sources[application], self.admissions[application]
         changed: dict[int, None] = {}
         for request in requests:
             assert request.application == application
             assert request.rid not in self.outbox.queued
-            assert request.apart is None
             assert request.allowed is None
             self.outbox.queued[request.rid] = request
             if admission is not None:
                 admission.let_in(now_ns, request)
+            if request.apart is not None:
+                self._queue_apart(now_ns, request, request.apart)
+                continue
             changed.update(dict.fromkeys(source.on_request(now_ns, request)))
         source.desk.refresh(now_ns, source, tuple(changed))
 

@@ -19,6 +19,7 @@ from fermata.router.core.queries.query_table import Part, Query, QueryTable
 from fermata.router.links.messages import Dropped, HandedOn, QueryPart, Submit, frontend_of
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
+from fermata.router.live.separation import Separation
 
 DIED: Final = frozenset((DropReason.LOST, DropReason.HUNG))
 """Ends of requests whose backend was lost."""
@@ -37,7 +38,8 @@ class StageTimes:
 class SubmittedTable(QueryTable):
     """A query table whose requests have been submitted by frontends."""
 
-    def attach(self) -> "SubmittedTable":
+    def attach(self, separation: Separation) -> "SubmittedTable":
+        self.separation = separation
         self.coming: deque[Submit] = deque()
         """Requests that are about to be made, in that order."""
         self.given_up: set[int] = set()
@@ -58,6 +60,8 @@ class SubmittedTable(QueryTable):
         request = Request(submit.rid, application, now_ns, deadline_ns)
         request.client, request.tenant = submit.client, submit.tenant
         request.priority, request.ticket = submit.priority, submit.payload
+        if self.separation.active:
+            request.apart = self.separation.apart(now_ns, request)
         return request
 
 
@@ -73,7 +77,9 @@ class LiveQueries:
         self.numbers = {name: number for number, name in enumerate(pipelines)}
         serving = [family.serving for family in built.families]
         graphs = list(pipelines.values())
-        self.table = SubmittedTable(self.engine, graphs, serving, _unnumbered).attach()
+        self.table = SubmittedTable(self.engine, graphs, serving, _unnumbered).attach(
+            fleet.separation
+        )
         self.arrived: dict[int, list[Submit]] = {}
         """By part whose result has not been handed on yet: what was submitted of it."""
         self.waiting: set[int] = set()

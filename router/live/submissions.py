@@ -110,11 +110,23 @@ class Submissions:
         if any(quarantine.is_quarantined(now_ns, each) for each in queries.stages_of(submit)):
             self._drop(link, submit, DropReason.QUARANTINED)
             return True
+        if self.fleet.separation.active and self._refuse_blamed(now_ns, queries, submit):
+            return True
         known = queries.on_submit(now_ns, submit)
         if known:
             application = self.applications[submit.application]
             self.meters.applications[application].received += 1
         return known
+
+    def _refuse_blamed(self, now_ns: int, queries: LiveQueries, submit: Submit) -> bool:
+        """Refuse a query whose party any of its stages refuses: its parts would hang there."""
+        for application in queries.stages_of(submit):
+            request = self._request(now_ns, application, submit)
+            if self.fleet.separation.refused_ns(now_ns, request):
+                self.meters.applications[application].received += 1
+                self.refuse(now_ns, request, DropReason.BLAMED)
+                return True
+        return False
 
     def _submit_together(self, now_ns: int, link: LinkPeer, submit: Submit) -> None:
         """Take all parts of a message at once, or each by itself where some are here already, or

@@ -34,6 +34,9 @@ QID = 900
 class PipelineWorld(World):
     """A router with two stages in virtual time."""
 
+    tenant = 0
+    """Of whatever is submitted from now on."""
+
     def __init__(self, pipeline: Pipeline = CHAIN, backends: int = 1) -> None:
         self.now_ns = ms(1000)
         self.soon = []
@@ -69,7 +72,8 @@ class PipelineWorld(World):
         name = NAMES[0 if stage == 2 else stage]
         place = Payload(rid(counter), "FP32", (1,), segment="s", length=4)
         part = QueryPart("objects", stage, parent if parent < 0 else rid(parent))
-        return Submit(rid(counter), name, slo_ns, slo_ns, payload=place, part=part)
+        given = rid(counter), name, slo_ns, slo_ns
+        return Submit(*given, payload=place, part=part, tenant=self.tenant)
 
     def call(self, *calls: tuple[int, int], slo_ns: int = ms(200), begins: bool = False) -> None:
         """The function of the only query calls stages at once: (request, stage) each."""

@@ -28,13 +28,6 @@ def one_request_comes_twice_at_once() -> None:
     engine.on_requests(0, [again])
 
 
-@breaks("Intake.on_requests", "request.apart is None")
-def one_that_is_kept_apart_comes_with_others() -> None:
-    apart = request(0)
-    apart.apart = (0, 0)  # type: ignore[assignment]
-    make(Told()).on_requests(0, [apart])
-
-
 @breaks("Intake.on_requests", "request.allowed is None")
 def one_that_asks_for_variants_comes_with_others() -> None:
     choosy = request(0)

@@ -19,7 +19,9 @@ from fermata.router.links.messages import Cancel, HandedOn
 if TYPE_CHECKING:
     from fermata.deployments.frontend.requests.queries.query_requests import QueryRequests
 
-AT_THE_DOOR = frozenset((DropReason.SHED, DropReason.QUARANTINED, "unknown-application"))
+AT_THE_DOOR = frozenset(
+    (DropReason.SHED, DropReason.QUARANTINED, DropReason.BLAMED, "unknown-application")
+)
 """Reasons for which a query is refused with its first call: the router has not let it in."""
 UNTOLD = frozenset((DropReason.CANCELLED, RefusalReason.EXPIRED))
 """Ends of which the load says nothing: its door is not to learn from them."""

@@ -21,6 +21,11 @@ def _door_share(status: DeploymentStatus) -> Iterator[Sample]:
         yield {"pipeline": name}, told.door_share
 
 
+def _wasted(status: DeploymentStatus) -> Iterator[Sample]:
+    for name, told in status.router.pipelines.items():
+        yield {"pipeline": name}, told.wasted_ns / SECOND
+
+
 def _each(figure: Callable[[StageSnapshot], float]) -> Callable[..., Iterator[Sample]]:
     """One figure of every stage."""
 
@@ -51,6 +56,13 @@ FAMILIES = (
         _door_share,
     ),
     MetricFamily(
+        "pipeline_wasted_seconds_total",
+        "counter",
+        "Backend time that went into queries which ended bad.",
+        ("pipeline",),
+        _wasted,
+    ),
+    MetricFamily(
         "pipeline_stage_open",
         "gauge",
         "Requests of a stage that wait, run, or whose results are being handed on. Stages are "
@@ -71,5 +83,12 @@ FAMILIES = (
         "Time of those requests, from their coming to the end of their batch.",
         STAGE,
         _each(lambda told: told.took_ns / SECOND),
+    ),
+    MetricFamily(
+        "pipeline_stage_busy_seconds_total",
+        "counter",
+        "Backend time that those requests took. The stage with most of it is the bottleneck.",
+        STAGE,
+        _each(lambda told: told.busy_ns / SECOND),
     ),
 )

@@ -118,7 +118,7 @@ class BatchDispatcher:
         if spoilt or (done.failed and batch.retry is not None):
             fleet.separation.on_error(now_ns, spoilt or batch.requests)
         if self.queries is not None and not done.failed:
-            self.queries.on_batch(now_ns, batch, (*left_out, *spoilt))
+            self.queries.on_batch(now_ns, batch, (*left_out, *spoilt), done.run_ns)
         self.engine.on_done(
             now_ns, number, done.run_ns, size, done.failed, left_out, spoilt, done.error
         )

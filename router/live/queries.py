@@ -12,14 +12,13 @@ from typing import Final
 
 from fermata.foundation.learnt_time import LearntTime
 from fermata.router.assembly import Assembly
-from fermata.router.core.events import GOOD, Batch, Drop, DropReason, Request
+from fermata.router.core.events import GOOD, Batch, Drop, DropReason, Request, rows_of
 from fermata.router.core.outbox import FOR_WANT
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query_table import Part, Query, QueryTable
 from fermata.router.links.messages import Dropped, HandedOn, QueryPart, Submit, frontend_of
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
-from fermata.router.live.separation import Separation
 
 DIED: Final = frozenset((DropReason.LOST, DropReason.HUNG))
 """Ends of requests whose backend was lost."""
@@ -27,24 +26,34 @@ Refuse = Callable[[int, Request, str], None]
 
 
 class StageTimes:
-    """Requests of a stage that have run, and their time since they came."""
+    """Requests of a stage that have run, their time since they came, and that of backends."""
 
-    __slots__ = ("results", "took_ns")
+    __slots__ = ("busy_ns", "results", "took_ns")
 
     def __init__(self) -> None:
         self.results = self.took_ns = 0
+        self.busy_ns = 0.0
 
 
 class SubmittedTable(QueryTable):
     """A query table whose requests have been submitted by frontends."""
 
-    def attach(self, separation: Separation) -> "SubmittedTable":
-        self.separation = separation
+    def attach(self, fleet: Fleet) -> "SubmittedTable":
+        self.separation = fleet.separation
+        self.in_flight = fleet.in_flight
         self.coming: deque[Submit] = deque()
         """Requests that are about to be made, in that order."""
         self.given_up: set[int] = set()
         """Those among them, and among what has arrived, that their frontend has cancelled."""
+        self.in_vain: dict[int, tuple[int, int]] = {}
+        """Requests that run though their query has ended: its pipeline, and their stage."""
         return self
+
+    def _end(self, now_ns: int, query: Query, outcome: str) -> None:
+        for rid in query.parts:
+            if rid in self.in_flight.rids:
+                self.in_vain[rid] = query.pipeline, self.parts[rid].stage
+        super()._end(now_ns, query, outcome)
 
     def _submit(self, now_ns: int, made: dict[int, list[Request]]) -> None:
         if self.given_up:
@@ -77,9 +86,7 @@ class LiveQueries:
         self.numbers = {name: number for number, name in enumerate(pipelines)}
         serving = [family.serving for family in built.families]
         graphs = list(pipelines.values())
-        self.table = SubmittedTable(self.engine, graphs, serving, _unnumbered).attach(
-            fleet.separation
-        )
+        self.table = SubmittedTable(self.engine, graphs, serving, _unnumbered).attach(fleet)
         self.arrived: dict[int, list[Submit]] = {}
         """By part whose result has not been handed on yet: what was submitted of it."""
         self.waiting: set[int] = set()
@@ -96,6 +103,10 @@ class LiveQueries:
         """By pipeline: ends of queries."""
         self.ran = [[StageTimes() for _ in each.stages] for each in graphs]
         """By pipeline and stage."""
+        self.spent_ns: dict[int, float] = {}
+        """By query: backend time that has gone into it."""
+        self.wasted_ns = [0.0] * len(graphs)
+        """By pipeline: the same of queries that have ended bad."""
 
     def pipeline_of(self, part: Part) -> Pipeline:
         return self.table.flows[part.query.pipeline].pipeline
@@ -296,15 +307,25 @@ class LiveQueries:
 
     # The engine
 
-    def on_batch(self, now_ns: int, batch: Batch, without: Collection[Request]) -> None:
+    def on_batch(
+        self, now_ns: int, batch: Batch, without: Collection[Request], run_ns: int
+    ) -> None:
         """A batch has given results, those apart that are left out. The engine has not been told
         yet: what comes next may want the same backend."""
         done: list[tuple[int, Sequence[int]]] = []
+        row_ns = run_ns / max(1, batch.size - rows_of(list(without)))
         for request in batch.requests:
+            if request in without:
+                continue
+            busy_ns = row_ns * request.rows
             part = self.table.parts.get(request.rid)
-            if part is None or request in without:
+            if part is None:
+                self._note_vain(request.rid, busy_ns)
                 continue
             times = self.ran[part.query.pipeline][part.stage]
+            times.busy_ns += busy_ns
+            qid = part.query.qid
+            self.spent_ns[qid] = self.spent_ns.get(qid, 0.0) + busy_ns
             times.results += 1
             times.took_ns += now_ns - part.made_at_ns
             pipeline = self.pipeline_of(part)
@@ -318,6 +339,14 @@ class LiveQueries:
             self.table.on_done(now_ns, done)
             self._note_ends()
 
+    def _note_vain(self, rid: int, busy_ns: float) -> None:
+        """A request has run that stands alone, or whose query had ended."""
+        found = self.table.in_vain.pop(rid, None)
+        if found is not None:
+            pipeline, stage = found
+            self.ran[pipeline][stage].busy_ns += busy_ns
+            self.wasted_ns[pipeline] += busy_ns
+
     def on_drop(self, now_ns: int, drop: Drop) -> None:
         """A request has ended without a result, as far as is known here.
 
@@ -326,6 +355,7 @@ class LiveQueries:
         follow ends when its frontend says so: a join may be due, which it has to make.
         """
         request = drop.request
+        self.table.in_vain.pop(request.rid, None)
         part = self.table.parts.get(request.rid)
         in_doubt = request.retried or request.left_out or drop.reason in DIED
         if part is not None and in_doubt and not part.query.called:
@@ -372,6 +402,9 @@ class LiveQueries:
             self.ran_last.pop(query.qid, None)
             outcome = self.doubts.pop(query.qid, query.outcome)
             counts[outcome] = counts.get(outcome, 0) + 1
+            spent_ns = self.spent_ns.pop(query.qid, 0.0)
+            if outcome != GOOD:
+                self.wasted_ns[query.pipeline] += spent_ns
             if outcome in FOR_WANT:
                 self._doubt(query.ended_at_ns, query.pipeline)
 

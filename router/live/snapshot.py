@@ -132,11 +132,15 @@ def _pipelines(live: LiveRouter) -> dict[str, PipelineSnapshot]:
             answered=dict(live.meters.queries[name]),
             door_share=flow.share,
             stages=[
-                StageSnapshot(names[stage.application], open_, times.results, times.took_ns)
+                StageSnapshot(
+                    *(names[stage.application], open_, times.results, times.took_ns),
+                    int(times.busy_ns),
+                )
                 for stage, open_, times in zip(
                     flow.pipeline.stages, flow.open, queries.ran[number], strict=True
                 )
             ],
+            wasted_ns=int(queries.wasted_ns[number]),
         )
         for (name, number), flow in zip(queries.numbers.items(), queries.table.flows, strict=True)
     }

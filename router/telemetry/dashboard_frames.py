@@ -81,6 +81,34 @@ class SubClusterFrame:
 
 
 @dataclass(frozen=True, slots=True)
+class StageFrame:
+    """One stage of a pipeline, in the last minute."""
+
+    application: str
+    open: int
+    """Requests that wait, run, or whose results are being handed on."""
+    rps: float
+    mean_ms: float | None
+    """From their coming to the end of their batch."""
+    busy: float
+    """Backends that it keeps busy; the stage with most of them is the bottleneck."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFrame:
+    """One pipeline, in the last minute."""
+
+    name: str
+    slo_ms: float
+    rps: float
+    """Queries that have ended."""
+    bad_rate: float | None
+    wasted: float | None
+    """Share of its backend time that went into queries which ended bad."""
+    stages: tuple[StageFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DashboardFrame:
     """All there is to see at one time."""
 
@@ -96,6 +124,7 @@ class DashboardFrame:
     cameras: tuple[CameraSnapshot, ...] = ()
     """Those that miss most, of `cameras_seen`."""
     cameras_seen: int = 0
+    pipelines: tuple[PipelineFrame, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(self, default=_fields, separators=(",", ":"))
@@ -121,6 +150,10 @@ def read_frame(given: Any) -> DashboardFrame:
             for each in _read_all(BackendFrame, frame.backends)
         ),
         cameras=_read_all(CameraSnapshot, frame.cameras),
+        pipelines=tuple(
+            replace(each, stages=_read_all(StageFrame, each.stages))
+            for each in _read_all(PipelineFrame, frame.pipelines)
+        ),
     )
 
 

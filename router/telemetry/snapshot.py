@@ -275,6 +275,8 @@ class StageSnapshot:
     """Requests that backends have run."""
     took_ns: int
     """Their time from their coming to the end of their batch, together."""
+    busy_ns: int = 0
+    """Backend time that they took: the stage with most of it is the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,8 @@ class PipelineSnapshot:
     door_share: float
     """Share of the SLO by which a query must be estimated to end, as learnt."""
     stages: list[StageSnapshot]
+    wasted_ns: int = 0
+    """Backend time that went into queries which ended bad."""
 
 
 @dataclass(frozen=True, slots=True)

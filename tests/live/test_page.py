@@ -17,6 +17,8 @@ from fermata.commands.view import Record, make_server
 from fermata.router.telemetry.dashboard_frames import (
     ApplicationFrame,
     DashboardFrame,
+    PipelineFrame,
+    StageFrame,
     write_frames,
 )
 from fermata.router.telemetry.snapshot import CameraSnapshot, LookSnapshot
@@ -82,6 +84,26 @@ def test_the_page_tells_of_looks(tmp_path: Path) -> None:
         f"{told}classes 1 50.0 %, 7 25.0 %",
         "",
     ]
+
+
+@needs_browser
+def test_the_page_shows_which_stage_is_the_bottleneck(tmp_path: Path) -> None:
+    stages = StageFrame("detect", 3, 20.0, 12.5, 0.5), StageFrame("read", 1, 100.0, None, 1.25)
+    pipeline = PipelineFrame("words", 200.0, 20.0, 0.025, 0.01, stages)
+    frames = [
+        DashboardFrame(at_s, "here", 0, 0, (), (), (), pipelines=(pipeline,)) for at_s in (1.0, 2.0)
+    ]
+    document = shown(tmp_path, frames)
+    for name, wanted in {
+        "figures": [
+            "20.0 queries/s within 200 ms, 2.5 % bad, 1.0 % of backend time in vain",
+            "20.0 /s, 13 ms, 3 open, 0.50 backends busy",
+            "100.0 /s, \u2013, 1 open, 1.25 backends busy",
+        ],
+        "application": ["detect", "read"],
+        "bottleneck": ["", "bottleneck"],
+    }.items():
+        assert browser.texts(document, name)[: len(wanted)] == wanted
 
 
 @needs_browser

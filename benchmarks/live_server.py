@@ -133,10 +133,12 @@ def fermata(**changes: Any) -> Iterator[Running]:
     # Its ports stay.
     config["frontend"] |= changes.pop("frontend", {})
     config.update(changes)
+    groups = config.get("backends") or [config["backend"]]
+    backends = sum(each["count"] for each in groups)
 
     def ready(running: Running) -> bool:
         status = running.status()
-        return len(status["backends"]) == config["backend"]["count"] and bool(status["frontends"])
+        return len(status["backends"]) == backends and bool(status["frontends"])
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fermata.commands.files.sub_clusters import load_played
 from fermata.commands.files.workload import (
     Arrivals,
     Backends,
@@ -16,7 +17,6 @@ from fermata.commands.files.workload import (
     Profiles,
     RateRps,
     WorkloadPath,
-    load_workload,
 )
 from fermata.commands.progress import progress_bar
 from fermata.foundation.errors import ConfigError
@@ -55,7 +55,7 @@ def simulate(
     is: --rate-rps gives the load.
     """
     load = LoadOptions(rate_rps, backends, duration_s, arrivals, tuple(profiles or ()))
-    loaded = load_workload(scenario, load)
+    loaded = load_played(scenario, load)
     with progress_bar() as progress:
         task = progress.add_task("simulating", total=1.0)
         log = run_scenario(loaded, lambda done: progress.update(task, completed=done))
@@ -101,7 +101,7 @@ def goodput(
     late requests are both bad. A serving file is taken as it is.
     """
     load = LoadOptions(None, backends, duration_s, arrivals, tuple(profiles or ()))
-    loaded = load_workload(scenario, load, needs_rate=False)
+    loaded = load_played(scenario, load, needs_rate=False)
     results: list[tuple[float, RunReport]] = []
     with progress_bar() as progress:
         task = progress.add_task("searching", total=None)

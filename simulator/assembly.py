@@ -53,12 +53,12 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly
     )
     for each in built.engine.ranks:
         each.lead_per_request_ns = scenario.fetch_ns
-    for application in range(len(scenario.applications)) if scenario.homes else ():
-        built.engine.move_application(0, application, application)
+    for application, home in enumerate(scenario.homes):
+        built.engine.move_application(0, application, home)
     if not scenario.scales:
         for backend, kind in enumerate(scenario.kind_of):
             owner = built.ownership.take(backend)
-            rank = scenario.homes[backend] if scenario.homes else 0
+            rank = scenario.place_of(backend)
             resident = scenario.resident
             built.engine.on_backend_up(0, backend, kind, rank, owner=owner, resident=resident)
     return SimulatedAssembly(built.engine, built, built.ownership, built.families)
@@ -66,7 +66,7 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly
 
 def _sub_clusters(scenario: Scenario) -> int:
     if scenario.homes:
-        return len(scenario.applications)
+        return 1 + max(*scenario.homes, *scenario.places)
     return 1 if scenario.epochs is None else scenario.epochs.sub_clusters
 
 

@@ -386,9 +386,8 @@ class Driver:
             if fault.kind == "crash":
                 owner = self.ownership.take(fault.backend)
                 kind, resident = self.cluster.kind(fault.backend), self.scenario.resident
-                self.engine.on_backend_up(
-                    now_ns, fault.backend, kind, owner=owner, resident=resident
-                )
+                rank = self.scenario.place_of(fault.backend)
+                self.engine.on_backend_up(now_ns, fault.backend, kind, rank, owner, resident)
 
     def _record(
         self, now_ns: int, backend: int, requests: list[Request], started_at_ns: int

@@ -26,7 +26,10 @@ def spread(scenario: Scenario, arrivals: Arrivals) -> tuple[Scenario, Arrivals]:
     parts = bucketed(scenario.applications)
     named = zip(parts, router_names(parts), strict=True)
     applications = tuple(replace(each, name=name) for each, name in named)
-    return replace(scenario, applications=applications), replace(arrivals, application=number)
+    pairs = zip(scenario.applications, scenario.homes, strict=False)
+    homes = tuple(home for each, home in pairs for _ in bucketed((each,)))
+    changed = replace(scenario, applications=applications, homes=homes)
+    return changed, replace(arrivals, application=number)
 
 
 def _draw(scenario: Scenario, place: int, count: int) -> Times:

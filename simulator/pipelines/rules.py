@@ -149,7 +149,8 @@ def with_homes(scenario: Scenario) -> Scenario:
     """The scenario, with a home for each backend where its rule gives stages their own."""
     if not scenario.pipelines or scenario.pipeline_rule not in PARTITIONED:
         return scenario
-    return replace(scenario, homes=backends_by_stage(scenario))
+    homes = tuple(range(len(scenario.applications)))
+    return replace(scenario, homes=homes, places=backends_by_stage(scenario))
 
 
 def table_of(

@@ -127,7 +127,9 @@ class Scenario:
     pipeline_rule: str = PIPELINE_RULES[0]
     """The rule by which queries are admitted, batched and dropped."""
     homes: tuple[int, ...] = ()
-    """By backend: the application that has it for itself; empty: they are one pool."""
+    """By application: the sub-cluster that it stays in; empty: all live in one, or move."""
+    places: tuple[int, ...] = ()
+    """By backend: the sub-cluster that has it, where applications have homes."""
 
     @property
     def kinds(self) -> tuple[BackendGroup, ...]:
@@ -138,6 +140,10 @@ class Scenario:
     def kind_of(self) -> tuple[int, ...]:
         """By backend: the number of its kind."""
         return kind_numbers(self.groups) or (0,) * self.backends
+
+    def place_of(self, backend: int) -> int:
+        """The sub-cluster that a backend is in when it comes up."""
+        return self.places[backend] if self.places else 0
 
     @property
     def resident(self) -> frozenset[int] | None:

@@ -74,10 +74,11 @@ lint: $(MODELS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Half of the time for seeds of the fault simulation, half for everything that reads bytes of strangers.
+# Half of the time for seeds of the fault simulation, every story a part of it, and half for everything
+# that reads bytes of strangers.
 # What failed prints itself, and how to play it again.
 fuzz: $(READY)
-	$(BIN)/python -m fermata.fault_simulator --seconds $$(($(SECONDS) / 2)) --first $(or $(FIRST),0)
+	$(BIN)/python -m fermata.fault_simulator --all --seconds $$(($(SECONDS) / 2)) --first $(or $(FIRST),0)
 	$(BIN)/python -m fermata.fault_simulator.fuzzing --seconds $$(($(SECONDS) / 2))
 
 # Ten attacks, one after the other; each is also a script of benchmarks/attacks.

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fermata.fault_simulator.run import (
@@ -28,6 +29,8 @@ class Play(Protocol):
     def __call__(self, seed: int, *, tell: bool = False) -> RunResult: ...
 
 
+USUAL = "usual"
+"""The story that has no option."""
 STORIES: dict[str, tuple[Play, str]] = {
     "lasting": (run_lasting, "faults never end, and the rest must serve"),
     "sequences": (run_sequences, "some requests share a state with others"),
@@ -38,6 +41,17 @@ STORIES: dict[str, tuple[Play, str]] = {
 """Stories other than the usual one, each with an option of its name."""
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Seeds to play, and the limits of that."""
+
+    first: int
+    count: int | None
+    """None: as many as fit."""
+    seconds: float
+    jobs: int
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fermata.fault_simulator", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this seed and print its events")
@@ -46,17 +60,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="time limit in seconds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     stories = parser.add_mutually_exclusive_group()
+    stories.add_argument("--all", action="store_true", help="a part of the time for every story")
     for name, (_, told) in STORIES.items():
         stories.add_argument(f"--{name}", action="store_const", const=name, dest="story", help=told)
     given = parser.parse_args()
-    play: Play = STORIES[given.story][0] if given.story else run_seed
+    name = given.story or USUAL
     if given.seed is not None:
-        story = play(given.seed, tell=True)
+        if given.all:
+            parser.error("--seed is of one story; name it in place of --all")
+        story = play_of(name)(given.seed, tell=True)
         print("\n".join(story.said))
         print(describe(story))
         return 1 if story.broken else 0
-    replay = f"--{given.story} --seed" if given.story else "--seed"
-    return fuzz(play, replay, given.first, given.count, given.seconds, given.jobs)
+    played = Played(given.first, given.count, given.seconds, given.jobs)
+    return 0 if (fuzz_all(played) if given.all else fuzz(name, played)) else 1
+
+
+def play_of(story: str) -> Play:
+    return run_seed if story == USUAL else STORIES[story][0]
 
 
 def describe(story: RunResult) -> str:
@@ -65,35 +86,43 @@ def describe(story: RunResult) -> str:
     return f"seed {story.seed}: {verdict} ({ends}; {story.steps} steps)"
 
 
-def fuzz(
-    play: Callable[[int], RunResult],
-    replay: str,
-    first: int,
-    count: int | None,
-    seconds: float,
-    jobs: int,
-) -> int:
-    """Play seeds in order; returns 1 if one of them broke something."""
-    until_s = time.monotonic() + seconds
-    last = sys.maxsize if count is None else first + count
+def fuzz(name: str, played: Played, play: Callable[[int], RunResult] | None = None) -> bool:
+    """Whether no seed of a story breaks anything; they are played in order."""
+    until_s = time.monotonic() + played.seconds
+    first, option = played.first, "" if name == USUAL else f"--{name} "
+    last = sys.maxsize if played.count is None else first + played.count
     seed, broken, outcomes = first, 0, Counter[str]()
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        # A few at a time: a pool takes all that it is offered, whatever the clock says.
-        while seed < last and time.monotonic() < until_s:
-            some = range(seed, min(last, seed + SEEDS_EACH * jobs))
-            for story in pool.imap_unordered(play, some):
+    with multiprocessing.get_context("spawn").Pool(played.jobs) as pool:
+        # A few at a time: a pool takes all that it is offered, whatever the clock says. The first
+        # are played in any case: a story that had no time would count as one that stood.
+        while seed < last and (seed == first or time.monotonic() < until_s):
+            some = range(seed, min(last, seed + SEEDS_EACH * played.jobs))
+            for story in pool.imap_unordered(play or play_of(name), some):
                 outcomes.update(story.outcomes)
                 if story.broken:
                     broken += 1
                     print(describe(story))
-                    print(
-                        f"replay with: python -m fermata.fault_simulator {replay} {story.seed}",
-                        flush=True,
-                    )
+                    again = f"python -m fermata.fault_simulator {option}--seed {story.seed}"
+                    print(f"replay with: {again}", flush=True)
             seed = some.stop
     ends = ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
-    print(f"{seed - first} seeds from {first} on, {broken} broken; requests: {ends}")
-    return 1 if broken else 0
+    print(f"{name}: {seed - first} seeds from {first} on, {broken} broken; requests: {ends}")
+    return not broken
+
+
+def fuzz_all(
+    played: Played,
+    play: Callable[[str, Played], bool] = fuzz,
+    clock_s: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Whether no story breaks anything. Each has an even part of the time that is left: the last
+    seeds of those before it may have taken longer."""
+    until_s, names = clock_s() + played.seconds, (USUAL, *STORIES)
+    stood = [
+        play(name, replace(played, seconds=(until_s - clock_s()) / (len(names) - place)))
+        for place, name in enumerate(names)
+    ]
+    return all(stood)
 
 
 if __name__ == "__main__":

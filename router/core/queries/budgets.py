@@ -118,8 +118,33 @@ def fit(pipelines: Timed, budgets: Mapping[int, StageBudget]) -> None:
     """Choose the batches, by application, that need the least backend time and end in time.
 
     All start with one request. Then the one grows that saves the most backend time for the time
-    that it costs a query, while every way through every pipeline is in time.
+    that it costs a query, while every way through every pipeline is in time. Pipelines that share
+    no stage take no time from each other, so each such group is looked at by itself.
     """
+    rest = dict(budgets)
+    for group in groups_of([pipeline for pipeline, _ in pipelines]):
+        some = [pipelines[place] for place in group]
+        applications = sorted({each for pipeline, _ in some for each in pipeline.applications})
+        _fit(some, {each: rest.pop(each) for each in applications})
+    _fit((), rest)
+
+
+def groups_of(pipelines: Sequence[Pipeline]) -> list[list[int]]:
+    """Places of pipelines that share stages, directly or through others."""
+    groups: list[tuple[list[int], set[int]]] = []
+    for place, pipeline in enumerate(pipelines):
+        joined, needs = [place], set(pipeline.applications)
+        apart: list[tuple[list[int], set[int]]] = []
+        for some, applications in groups:
+            if needs.isdisjoint(applications):
+                apart.append((some, applications))
+            else:
+                joined, needs = some + joined, needs | applications
+        groups = [*apart, (joined, needs)]
+    return [sorted(some) for some, _ in groups]
+
+
+def _fit(pipelines: Timed, budgets: Mapping[int, StageBudget]) -> None:
     for budget in budgets.values():
         budget.size = 1
     while True:

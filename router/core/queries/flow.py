@@ -16,6 +16,8 @@ class QueryRules:
 
     plan_ns: int = 100_000_000
     """How often target batches are chosen anew, at most."""
+    planned: int = 8
+    """Groups of pipelines whose batches are chosen each time; with more they take turns."""
     room: float = 0.95
     """Part of the SLO that target batches may take."""
     share_first: float = 0.9

@@ -8,7 +8,7 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.events import GOOD, DropReason, Request
 from fermata.router.core.pool import Pool
 from fermata.router.core.queries.aim import BatchAim
-from fermata.router.core.queries.budgets import StageBudget, fit
+from fermata.router.core.queries.budgets import StageBudget, Timed, fit, groups_of
 from fermata.router.core.queries.flow import RULES, Flow, QueryRules
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.variants import StageVariants
@@ -113,6 +113,10 @@ class QueryTable:
         self.ended: list[Query] = []
         """Those that the driver has not taken yet."""
         self.plan_at_ns = -1
+        self.groups = groups_of(pipelines)
+        """Places of pipelines that share stages."""
+        self.turn = -1
+        """The group that is planned next; -1: none has been."""
 
     # Queries
 
@@ -342,17 +346,21 @@ class QueryTable:
         sources = self.engine.sources
         for application, budget in self.budgets.items():
             source = sources[application]
-            work_ns[source.pool] = (
-                work_ns.get(source.pool, 0.0) + source.queued_places() * budget.work_ns
-            )
+            places = source.queued_places()
+            if places:
+                pool = source.pool
+                work_ns[pool] = work_ns.get(pool, 0.0) + places * budget.work_ns
         for each in self.flows:
+            if not (each.pipeline.called or any(each.open)):
+                continue
             awaited = each.awaited()
             for place, stage in enumerate(each.pipeline.stages):
                 if awaited[place]:
                     pool = sources[stage.application].pool
-                    work_ns[pool] += awaited[place] * each.after_ns[place]
+                    coming_ns = awaited[place] * each.after_ns[place]
+                    work_ns[pool] = work_ns.get(pool, 0.0) + coming_ns
         pools = {sources[each].pool for each in flow.pipeline.applications}
-        return sum(work_ns[pool] / max(1, pool.backends) for pool in pools)
+        return sum(work_ns.get(pool, 0.0) / max(1, pool.backends) for pool in pools)
 
     def _plan(self, now_ns: int) -> None:
         """Choose the target batches anew, and tell the sources."""
@@ -368,13 +376,29 @@ class QueryTable:
                 flow.unroll(budgets)
         timed = [(each.planned, int(rules.room * each.pipeline.slo_ns)) for each in self.flows]
         self.choosing = self.chooses and self.variants.plan(now_ns, timed)
-        if not self.choosing:
-            fit(timed, budgets)
+        if self.choosing:
+            # All of them are chosen together.
+            self.plan_at_ns += (len(self.groups) - 1) // rules.planned * rules.plan_ns
+        else:
+            self._fit(timed)
         for application, budget in budgets.items():
             if not (self.choosing and self.engine.sources[application].choices):
                 cost = self.engine.costs.of(self.serving[application])
                 budget.pace = cost.pace(budget.size)
         self._take_over()
+
+    def _fit(self, timed: Timed) -> None:
+        """Choose the batches of some groups of pipelines, by turns; of all the first time."""
+        groups, most = self.groups, self.rules.planned
+        if self.turn < 0 or len(groups) <= most:
+            chosen, self.turn = groups, 0
+        else:
+            places = range(self.turn, self.turn + most)
+            chosen = [groups[place % len(groups)] for place in places]
+            self.turn = (self.turn + most) % len(groups)
+        some = [timed[place] for group in chosen for place in group]
+        applications = sorted({each for pipeline, _ in some for each in pipeline.applications})
+        fit(some, {each: self.budgets[each] for each in applications})
 
     def _choose(self, now_ns: int, query: Query, flow: Flow) -> None:
         """Serve cheaper variants before queries have to be refused, and better ones again."""

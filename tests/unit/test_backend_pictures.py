@@ -99,6 +99,67 @@ def test_a_refused_picture_does_not_spoil_the_batch() -> None:
         assert np.abs(rows[place].permute(1, 2, 0).numpy().astype(int) - wanted).max() <= 2
 
 
+MARK = b"not by this decoder"
+
+
+def refusing_marked(decoder: DeviceDecoder) -> list[int]:
+    """Has the decoder refuse lists with a marked picture, as nvJPEG refuses; returns the sizes of
+    all lists that it is given."""
+    sizes: list[int] = []
+    usual = decoder.decode_jpeg
+
+    def decode_jpeg(given: list[Any], **options: Any) -> Any:
+        sizes.append(len(given))
+        if any(MARK in each.numpy().tobytes() for each in given):
+            raise RuntimeError("nvjpegDecode failed: unsupported")
+        return usual(given, **options)
+
+    decoder.decode_jpeg = decode_jpeg
+    return sizes
+
+
+@pytest.mark.parametrize("bad", [0, 37, 63])
+def test_one_refused_picture_of_many_is_found_by_halving(bad: int) -> None:
+    decoder = DeviceDecoder(torch, SPEC, "cpu")
+    sizes = refusing_marked(decoder)
+    encoded = [jpeg(40 + place, 60) for place in range(64)]
+    encoded[bad] = jpeg(40 + bad, 60, comment=MARK)
+    rows, refused = decoder(encoded)
+    # Two halves each time, from 64 to 1.
+    assert len(sizes) == 1 + 2 * 6
+    assert sorted(sizes) == sorted([64, *(size for size in (32, 16, 8, 4, 2, 1) for _ in range(2))])
+    assert not refused
+    for place, data in enumerate(encoded):
+        wanted = fit(decode(data, PIXELS_MAX), SPEC)
+        assert np.abs(rows[place].permute(1, 2, 0).numpy().astype(int) - wanted).max() <= 2
+
+
+def test_pictures_that_are_all_refused_are_all_decoded_by_the_cpu() -> None:
+    decoder = DeviceDecoder(torch, SPEC, "cpu")
+    sizes = refusing_marked(decoder)
+    encoded = [jpeg(40 + place, 60, comment=MARK) for place in range(5)]
+    rows, refused = decoder(encoded)
+    assert len(sizes) == 2 * 5 - 1
+    assert not refused
+    for place, data in enumerate(encoded):
+        wanted = fit(decode(data, PIXELS_MAX), SPEC)
+        assert (rows[place].permute(1, 2, 0).numpy() == wanted).all()
+
+
+def test_a_lack_of_memory_is_not_taken_for_a_refused_picture() -> None:
+    decoder = DeviceDecoder(torch, SPEC, "cpu")
+    calls: list[int] = []
+
+    def decode_jpeg(given: list[Any], **options: Any) -> Any:
+        calls.append(len(given))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    decoder.decode_jpeg = decode_jpeg
+    with pytest.raises(torch.OutOfMemoryError):
+        decoder([jpeg()] * 4)
+    assert calls == [4]
+
+
 class Buffers(PlainRunner):
     """A `GraphRunner`'s staging, on the CPU."""
 

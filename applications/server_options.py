@@ -48,7 +48,8 @@ class InputSpec:
     text at the left, the rest grey."""
     decode: Decode = "auto"
     """Where a plain JPEG is decoded: `gpu`, a batch at a time in the backend; `cpu`, in the
-    frontend; `auto`, on the GPU with `backend.device: cuda`. Other pictures are for the CPU."""
+    frontend; `auto`, on the GPU where every backend gets one, as docs/gpu.md tells. Other pictures
+    are for the CPU."""
     sized: bool = False
     """Variants differ in the side of their pictures: each frame keeps the size it comes with, and
     is fitted to the variant that runs it; `fit` is `whole` or `centre`."""

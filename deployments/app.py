@@ -19,6 +19,7 @@ from fermata.autoscaler.sub_cluster_limits import floors
 from fermata.deployments.backend.host import LOADED
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
+from fermata.deployments.config.picture_places import with_decoding
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
 from fermata.deployments.config.resolve import gpus_each, known_profiles, variants
 from fermata.deployments.config.served.looks import peeks
@@ -275,9 +276,13 @@ def _scaling_options(config: DeploymentConfig, sub_cluster: int) -> dict[str, An
 
 
 def _backends(
-    config: DeploymentConfig, number: int, version: Mapping[str, str | bool], sub_cluster: int = 0
+    config: DeploymentConfig,
+    number: int,
+    version: Mapping[str, str | bool],
+    gpus: float,
+    sub_cluster: int = 0,
 ) -> Any:
-    """The deployment of one group of backends, in one sub-cluster."""
+    """The deployment of one group of backends, in one sub-cluster; the cluster has `gpus`."""
     backend: Any = Backend
     given = config.backend
     return backend.options(
@@ -286,16 +291,18 @@ def _backends(
         name=backends_name(number),
         ray_actor_options={
             "num_cpus": given.cpus,
-            "num_gpus": gpus_each(given, gpus_in_cluster()),
+            "num_gpus": gpus_each(given, gpus),
             "resources": given.resources,
         },
     ).bind(config.model_dump(), sub_cluster)
 
 
-def _all_backends(config: DeploymentConfig, version: Mapping[str, str | bool]) -> list[Any]:
+def _all_backends(
+    config: DeploymentConfig, version: Mapping[str, str | bool], gpus: float
+) -> list[Any]:
     """Deployments of backends: one for each group of each sub-cluster."""
     named = enumerate(groups_in_sub_clusters(config), 1)
-    return [_backends(each, at, version, number) for at, (each, number) in named]
+    return [_backends(each, at, version, gpus, number) for at, (each, number) in named]
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:
@@ -303,13 +310,20 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     given = arguments.get("config", str(Path(__file__).with_name("local.yaml")))
     config = load_config(given) if isinstance(given, str) else read_config(given)
     config.check_backends()
+    return application_of(config, gpus_in_cluster())
+
+
+def application_of(given: DeploymentConfig, gpus: float) -> serve.Application:
+    """The Serve application of a deployment in a cluster of so many GPUs."""
+    # Settled here, once: processes that asked by themselves could come to different answers.
+    config = with_decoding(given, gpus)
     plain = config.model_dump()
     # Serve keeps the processes of a version: where policies alone differ, it says so to them.
     version: Mapping[str, str | bool] = {"version": version_of(config), "_internal": True}
     # The types of `serve.deployment` do not describe the class that it returns.
     frontend: Any = Frontend
     control: Any = ControlPlane
-    backends = _all_backends(config, version)
+    backends = _all_backends(config, version, gpus)
     frontends = frontend.options(
         **version,
         num_replicas=config.frontend.processes,

@@ -113,6 +113,7 @@ def test_pictures_are_decoded_on_the_gpu_where_there_is_one() -> None:
     assert decoded_later(deployment())
     assert decoded_later(deployment("auto", decode="gpu"))
     assert not decoded_later(deployment(decode="cpu"))
+    # Which device that is, is settled when the deployment is built.
     assert not decoded_later(deployment("auto"))
     assert not decoded_later(deployment("cpu"))
     assert not decoded_later(deployment(image=False))

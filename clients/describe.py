@@ -1,7 +1,8 @@
 """Asks a server what a model takes, so that nobody has to write it twice."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 import grpc
@@ -9,6 +10,7 @@ import numpy as np
 
 from fermata.clients.access import OPEN, Access
 from fermata.clients.frames import encode_jpeg
+from fermata.clients.pipeline_answers import BoxForm, box_forms
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError, RefusedError
 from fermata.clients.wire.service import InferenceStub
@@ -45,6 +47,14 @@ class ModelDescription:
     """Output that holds boxes, in pixels of the frame that was sent; empty: there is none."""
     boxes_axis: str = "last"
     """Dimension of that output that holds the numbers of a box: `last` or `first`."""
+    boxes_format: str = "xyxy"
+    """The numbers of a box, as its configuration says."""
+    box_labels: tuple[str, ...] = ()
+    """Names of the classes of boxes; empty where the server does not say."""
+    answer: str = ""
+    """Output that holds the document of a pipeline; empty: it is none."""
+    stage_boxes: Mapping[str, BoxForm] = field(default_factory=dict)
+    """Of a pipeline: its stages that find boxes."""
 
 
 def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription:
@@ -81,6 +91,10 @@ def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription
         facts.get("fit", "whole"),
         _boxes(facts),
         facts.get("boxes_axis", "last"),
+        facts.get("boxes_format", "xyxy"),
+        tuple(map(str, json.loads(facts.get("box_labels", "[]")))),
+        metadata.outputs[0].name if facts.get("answers") == "pipeline" else "",
+        box_forms(facts.get("stage_boxes", "{}")),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fermata.clients.access import Access
 from fermata.clients.describe import ModelDescription
@@ -23,6 +24,7 @@ from fermata.commands.server_access import (
     TokenFile,
     access_of,
 )
+from fermata.commands.streaming.answers import read_answer, stage_lines
 from fermata.commands.streaming.camera import Camera, film, model_of_pictures, read_cameras
 from fermata.commands.streaming.many import RunningCamera, run_cameras, table_of
 from fermata.commands.streaming.summary import StreamCounts
@@ -190,7 +192,7 @@ def _run(
         for result in stream:
             counts.add(result)
             if rows is None:
-                console.print(_line(result, model), soft_wrap=True)
+                console.print(line_of(result, model), soft_wrap=True)
             else:
                 rows.append(_row(result))
             if frames is not None and counts.requests >= frames:
@@ -202,16 +204,22 @@ def _run(
     return False
 
 
-def _line(result: FrameResult, model: ModelDescription) -> str:
+def line_of(result: FrameResult, model: ModelDescription) -> str:
+    """An answer as the console prints it; of a pipeline, with a line for each stage."""
     head = f"{result.index:6d} {result.latency_ns / 1e6:7.1f} ms"
     if not result.ok:
-        return f"{head}  [red]{result.status}[/red] {result.message[:80]}"
+        return f"{head}  [red]{result.status}[/red] {escape(result.message[:80])}"
+    side = f" at {result.side}" if result.side else ""
+    by = f"{head}  {escape(result.variant)} (batch {result.batch_size}){side}"
+    document = read_answer(result.outputs, model)
+    if document is not None:
+        lines = stage_lines(document, model.stage_boxes)
+        return "\n".join([by, *(f"{'':8}{escape(each)}" for each in lines)])
     said = " ".join(
         _boxes(array, model.boxes_axis) if name == model.boxes else _said(name, array)
         for name, array in result.outputs.items()
     )
-    side = f" at {result.side}" if result.side else ""
-    return f"{head}  {result.variant} (batch {result.batch_size}){side}  {said}"
+    return f"{by}  {escape(said)}"
 
 
 def _said(name: str, array: Any) -> str:

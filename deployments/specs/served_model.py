@@ -151,6 +151,13 @@ class ServedModel:
         return self.image is not None or self.read is not None
 
     @property
+    def wants_frame(self) -> bool:
+        """Whether the size of a client's picture is needed beside the input that is made of it."""
+        if self.pipeline is not None:
+            return self.pipeline.stages[0].model.wants_frame
+        return self.boxes is not None or bool(self.sides)
+
+    @property
     def own_versions(self) -> tuple[str, ...]:
         return (self.version,) if self.version else self.versions
 

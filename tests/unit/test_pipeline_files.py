@@ -11,6 +11,7 @@ from fermata.commands.serve import load_served
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.resolve import known_profiles, router_config
 from fermata.deployments.config.served.registry import registry
+from fermata.deployments.frontend.protocol.server_metadata import model_config
 from fermata.foundation.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +64,25 @@ def test_a_pipeline_is_read_as_a_graph_and_served_under_its_name() -> None:
     assert model.pipeline.stages[1].transform.crop.classes == ("person", "1")
     assert model.applications("1") == ("detect", "classify", "embed")
     assert [each.name for each in model.outputs] == ["answer"]
+
+
+def test_clients_are_told_what_a_pipeline_answers_and_which_stages_find_boxes() -> None:
+    stages = [{"application": "detect"}, {"application": "classify", "transform": {"crop": {}}}]
+    config = read([*stages, {"application": "embed", "transform": "math:floor"}])
+    model, _ = registry(config).find("objects")
+    facts = model_config(model).config.parameters
+    told = {name: value.string_value for name, value in facts.items()}
+    # Its only output is a document: no tensor of its first stage is among them.
+    assert (told["answers"], told["labels"]) == ("pipeline", "0")
+    assert not {"boxes", "boxes_axis", "boxes_format", "box_labels"} & {*told}
+    form = {"output": "boxes", "format": "xyxy", "axis": "last", "labels": ["person", "car"]}
+    assert json.loads(told["stage_boxes"]) == {"detect": {**form, "cropped": True}}
+    alone, _ = registry(config).find("detect")
+    facts = model_config(alone).config.parameters
+    assert facts["answers"].string_value == "boxes"
+    assert facts["boxes_format"].string_value == "xyxy"
+    assert json.loads(facts["box_labels"].string_value) == ["person", "car"]
+    assert "stage_boxes" not in facts
 
 
 @pytest.mark.parametrize(

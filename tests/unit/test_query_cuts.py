@@ -97,6 +97,14 @@ def crops(known: Registry, data: bytes, *boxes: Any, backends_cut: bool = True) 
     return make_inputs(StageResult(*told), second)
 
 
+def test_a_query_knows_the_size_of_its_picture_before_it_is_decoded() -> None:
+    out = io.BytesIO()
+    Image.fromarray(picture()).save(out, "PNG")
+    given = parse_request(request(out.getvalue()), models("cpu"), CallContext(stream=1)).input
+    assert given.encoded
+    assert given.frame == (HEIGHT, WIDTH)
+
+
 BOXES = ((5.0, 5.0, 20.0, 15.0), (0.0, 0.0, 0.0, 9.0), (1.2, 2.4, 30.0, 20.0), (2.0, 2.0, 9.0, 9.0))
 """One of a whole number of pixels, an empty one, one of none, and one of too low a score."""
 

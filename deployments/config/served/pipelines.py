@@ -53,6 +53,7 @@ def _served(
         router_name=pipeline.name,
         share=1.0,
         labels=(),
+        boxes=None,
         rows_max=1,
         pipeline=ServedPipeline(pipeline.name, graph, stages, pipeline.function),
     )

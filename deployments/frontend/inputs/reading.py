@@ -31,15 +31,14 @@ class InputForm:
             raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
         if model.sides and not self.encoded:
             raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
-        wants_frame = model.boxes is not None or bool(model.sides)
-        if rows > 1 and wants_frame:
+        if rows > 1 and model.wants_frame:
             raise BadRequestError(
                 f"input {tensor.name!r} holds {rows} pictures, whose answers differ in shape: send "
                 "each as a request of its own"
             )
         whole = RequestInput(model, tensor, self.encoded, rows > 0, rows=max(1, rows))
         found = whole.left_encoded()
-        if not found.encoded or not wants_frame:
+        if not found.encoded or not model.wants_frame:
             return found
         return replace(found, frame=_frame(tensor, rows > 0))
 

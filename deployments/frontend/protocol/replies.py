@@ -109,7 +109,7 @@ def _checked(request: ParsedRequest, result: Result) -> Result:
                 f"ask for one of {', '.join(sorted(given))}"
             )
     model, frame = request.model, request.input.frame
-    if model.boxes is None or model.pipeline is not None or not frame[0]:
+    if model.boxes is None or not frame[0]:
         return result
     return structs.replace(result, tensors=in_own_pixels(model, result, frame))
 

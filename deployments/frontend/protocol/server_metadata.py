@@ -1,5 +1,6 @@
 """Metadata, configuration and statistics of the server and its models."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,6 +8,7 @@ from typing import Any
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
+from fermata.deployments.specs.pipelines import ServedPipeline
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.json_types import Json, JsonObject
@@ -84,11 +86,9 @@ def model_config(model: ServedModel) -> pb.ModelConfigResponse:
         "hard_limit_ms": f"{model.hard_limit_ns / 1e6:g}",
         "variants": ",".join(model.variants),
         "takes": _takes(model),
-        "answers": "tensors" if model.boxes is None else "boxes",
+        "answers": _answers(model),
         "labels": str(len(model.labels)),
-    }
-    if model.boxes is not None:
-        facts["boxes"], facts["boxes_axis"] = model.boxes.output, model.boxes.axis
+    } | _box_facts(model)
     if model.image is not None:
         facts["fit"] = model.image.fit
     for name, value in facts.items():
@@ -101,6 +101,42 @@ def _takes(model: ServedModel) -> str:
     if model.image is not None:
         return "pictures"
     return "text" if model.read is not None else "tensors"
+
+
+def _answers(model: ServedModel) -> str:
+    """The kind of answer: a pipeline's is a document, whatever its stages give."""
+    if model.pipeline is not None:
+        return "pipeline"
+    return "tensors" if model.boxes is None else "boxes"
+
+
+def _box_facts(model: ServedModel) -> dict[str, str]:
+    """Boxes among its outputs, or among those of its stages, for clients that move or draw them."""
+    if model.pipeline is not None:
+        # What a function answers is its own affair.
+        stages = {} if model.pipeline.function else _stage_boxes(model.pipeline)
+        return {"stage_boxes": json.dumps(stages)} if stages else {}
+    boxes = model.boxes
+    if boxes is None:
+        return {}
+    found = {"boxes": boxes.output, "boxes_axis": boxes.axis, "boxes_format": boxes.format}
+    return found | ({"box_labels": json.dumps(model.labels)} if model.labels else {})
+
+
+def _stage_boxes(pipeline: ServedPipeline) -> JsonObject:
+    """Stages that find boxes, each with their form, and whether another stage gets them cut out."""
+    found: dict[str, Json] = {}
+    for stage, node in zip(pipeline.stages, pipeline.graph.stages, strict=True):
+        if (boxes := stage.model.boxes) is not None:
+            behind = [pipeline.stages[child].transform.kind for child in node.children]
+            found[stage.name] = {
+                "output": boxes.output,
+                "format": boxes.format,
+                "axis": boxes.axis,
+                "labels": list(stage.model.labels),
+                "cropped": "crop" in behind,
+            }
+    return found
 
 
 def _data_type(datatype: str) -> int:

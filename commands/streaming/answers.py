@@ -1,0 +1,96 @@
+"""Answers of pipelines in words: a line for each stage."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fermata.clients.describe import ModelDescription
+from fermata.clients.pipeline_answers import BoxForm
+
+PARTS_SHOWN = 8
+CHARACTERS_MAX = 200
+"""Of what a function has answered."""
+
+Part = Mapping[str, Any]
+"""One result of a stage, or the reason why there is none."""
+
+
+def read_answer(outputs: Mapping[str, Any], model: ModelDescription) -> dict[str, Any] | None:
+    """The document of a pipeline's answer; None where the model is no pipeline."""
+    if not model.answer or model.answer not in outputs:
+        return None
+    return dict(json.loads(outputs[model.answer].reshape(-1)[0]))
+
+
+def stage_lines(document: Mapping[str, Any], forms: Mapping[str, BoxForm]) -> list[str]:
+    """What each stage found, in order, and what a function made of it."""
+    rows = [
+        (_titled(stage, parts), _found(parts, forms.get(stage))) for stage, parts in _of(document)
+    ]
+    if "answer" in document:
+        said = json.dumps(document["answer"], ensure_ascii=False)
+        rows.append(
+            ("answer", said if len(said) <= CHARACTERS_MAX else f"{said[:CHARACTERS_MAX]}...")
+        )
+    width = max((len(title) for title, _ in rows), default=0)
+    return [f"{title:{width}}  {said}" for title, said in rows]
+
+
+def _of(document: Mapping[str, Any]) -> Iterable[tuple[str, Sequence[Part]]]:
+    stages: Mapping[str, Sequence[Part]] = document["stages"]
+    return stages.items()
+
+
+def _titled(stage: str, parts: Sequence[Part]) -> str:
+    variants = dict.fromkeys(each["variant"] for each in parts if "variant" in each)
+    return f"{stage} ({', '.join(variants)})" if variants else stage
+
+
+def _found(parts: Sequence[Part], form: BoxForm | None) -> str:
+    told = [": ".join(filter(None, (place_of(each), said_of(each, form)))) for each in parts]
+    more = [f"and {len(told) - PARTS_SHOWN} more"] * (len(told) > PARTS_SHOWN)
+    return "; ".join([each or "done" for each in told[:PARTS_SHOWN]] + more) or "nothing"
+
+
+def place_of(part: Part) -> str:
+    """The class of the box that a part was cut out of; empty where it has none."""
+    return _named(part["class"], part.get("score")) if "class" in part else ""
+
+
+def said_of(part: Part, form: BoxForm | None) -> str:
+    """What a part has found in its own picture: classes, texts, boxes, or tensors."""
+    if "missing" in part:
+        return f"missing ({part['missing']})"
+    told = [_named(each["class"], each["score"]) for each in part.get("classes", ())]
+    outputs = part.get("outputs", {})
+    if form is not None and form.output in outputs:
+        count = box_rows(outputs[form.output], form).shape[0]
+        return ", ".join([*told, f"{count} box" if count == 1 else f"{count} boxes"])
+    texts = [_text(name, np.array(value)) for name, value in outputs.items()]
+    return ", ".join(told + [" ".join(texts)] * bool(texts))
+
+
+def box_rows(given: Any, form: BoxForm) -> Any:
+    """Boxes as rows of numbers."""
+    rows = np.array(given)
+    if not rows.size:
+        return np.zeros((0, 4))
+    rows = rows if form.axis == "last" else np.moveaxis(rows, -2, -1)
+    return rows.reshape(-1, rows.shape[-1])
+
+
+def _named(name: str, score: float | None) -> str:
+    return name if score is None else f"{name} {score:.2f}"
+
+
+def _text(name: str, value: Any) -> str:
+    """Texts as they are, one number as it is, a tensor by its shape."""
+    if value.dtype.kind == "U":
+        # As JSON has it: what was read in a picture must not steer a terminal.
+        return " ".join(json.dumps(str(each), ensure_ascii=False) for each in value.reshape(-1))
+    if value.size != 1:
+        return f"{name}{list(value.shape)}"
+    number = f"{value.item():.2f}" if value.dtype.kind == "f" else str(value.item())
+    return number if name == "score" else f"{name} {number}"

@@ -172,13 +172,16 @@ def _sides(frame: npt.NDArray[np.uint8]) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def original_boxes(given: npt.NDArray[Any], scale: float, axis: str = "last") -> npt.NDArray[Any]:
-    """Boxes in pixels of the frame as it was before it shrank; `axis` holds a box's numbers."""
+def original_boxes(
+    given: npt.NDArray[Any], scale: float, axis: str = "last", numbers: int = 4
+) -> npt.NDArray[Any]:
+    """Boxes in pixels of the frame as it was before it shrank; `axis` holds a box's numbers, of
+    which so many place it."""
     # A batch dimension of one row may come first.
     where = given.ndim - 1 if axis == "last" else max(0, given.ndim - 2)
     moved = given.copy()
     if moved.ndim >= 2:
-        numbers = np.moveaxis(moved, where, -1)[..., :4]
-        found = numbers * scale
-        numbers[...] = found if moved.dtype.kind == "f" else np.rint(found)
+        places = np.moveaxis(moved, where, -1)[..., :numbers]
+        found = places * scale
+        places[...] = found if moved.dtype.kind == "f" else np.rint(found)
     return moved

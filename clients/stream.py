@@ -3,9 +3,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from queue import SimpleQueue
 from typing import Any
@@ -26,6 +26,7 @@ from fermata.clients.emulated_link import BandwidthTrace, EmulatedLink
 from fermata.clients.frames import Frame, Source, encode_jpeg, open_captures
 from fermata.clients.jpeg_quality import LADDER
 from fermata.clients.pending import NEVER, FrameResult, Pending
+from fermata.clients.pipeline_answers import BoxForm, original_answer
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import BadRequestError
@@ -87,6 +88,12 @@ class StreamOptions:
     made smaller."""
     boxes_axis: str = "last"
     """Dimension of that output that holds the numbers of a box: `last` or `first`."""
+    boxes_format: str = "xyxy"
+    """`quad` where eight numbers place a box."""
+    answer: str = ""
+    """The output with the document of a pipeline, whose boxes are given back so as well."""
+    stage_boxes: Mapping[str, BoxForm] = field(default_factory=dict)
+    """Stages of a pipeline that find boxes."""
     accuracy_floor: float = 0.0
     """No less accurate variant may answer."""
     variant: str = ""
@@ -397,11 +404,21 @@ class FrameStream:
                 result.outputs = {each.name: to_array(each) for each in response_tensors(response)}
                 if sized is not None:
                     result.side = sized.side
-                    if self.options.boxes in result.outputs and sized.scale != 1.0:
-                        rows = result.outputs[self.options.boxes]
-                        moved = original_boxes(rows, sized.scale, self.options.boxes_axis)
-                        result.outputs[self.options.boxes] = moved
+                    if sized.scale != 1.0:
+                        self._move_back(result.outputs, sized.scale)
                 result.variant = text(given, names.VARIANT)
                 result.batch_size = integer(given, names.BATCH_SIZE) or 0
                 result.queue_ns = (integer(given, names.QUEUE_US) or 0) * 1000
         self._changed.set()
+
+    def _move_back(self, outputs: dict[str, Any], scale: float) -> None:
+        """Give places in pixels of the frame as it was before it was made smaller."""
+        options = self.options
+        if options.boxes in outputs:
+            form = BoxForm(options.boxes, options.boxes_format, options.boxes_axis)
+            rows = outputs[form.output]
+            outputs[form.output] = original_boxes(rows, scale, form.axis, form.numbers)
+        if options.answer in outputs:
+            document = outputs[options.answer]
+            given = document.reshape(-1)[0]
+            document.reshape(-1)[0] = original_answer(given, scale, options.stage_boxes)

@@ -9,6 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from fermata.clients.frames import Frame
+
 RETRIED = frozenset(("RESOURCE_EXHAUSTED", "UNAVAILABLE"))
 """Refusals that may not be repeated a moment later."""
 NEVER = 1 << 62
@@ -34,6 +36,8 @@ class FrameResult:
     queue_ns: int = 0
     side: int = 0
     """Longer side of the frame as it was sent; 0: as it came."""
+    frame: Frame | None = None
+    """The frame as its source gave it, for streams that keep them."""
 
     @property
     def ok(self) -> bool:

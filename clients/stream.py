@@ -102,6 +102,8 @@ class StreamOptions:
     """Token and TLS, for servers that ask for them."""
     uplink: BandwidthTrace | None = None
     """Emulate an uplink of this bandwidth, from its beginning on; None: the real one alone."""
+    keep_frames: bool = False
+    """Results have their frames, as the source gave them."""
     encoder: Encoder = shrunk_jpeg
     """Makes the JPEGs of a stream that adapts."""
 
@@ -155,6 +157,7 @@ class FrameStream:
         if self.options.uplink is not None:
             self.link = EmulatedLink(self.options.uplink, -time.monotonic_ns())
         self._data: dict[int, Sized] = {}
+        self._frames: dict[int, Frame] = {}
         self._outbox: asyncio.Queue[int] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._exhausted = False
@@ -174,6 +177,7 @@ class FrameStream:
             while True:
                 for result in self.pending.take_ready():
                     self._data.pop(result.index, None)
+                    result.frame = self._frames.pop(result.index, None)
                     self._places.release()
                     yield result
                 if self._trouble is not None:
@@ -244,7 +248,8 @@ class FrameStream:
                 if self.options.fps == 0:
                     # Nobody waits for a frame that is made on demand: its time starts now.
                     captured_at_ns = time.monotonic_ns()
-                call(self._on_frame, captured_at_ns, index, data)
+                kept = taken.frame if self.options.keep_frames else None
+                call(self._on_frame, captured_at_ns, index, data, kept)
         # Errors of a camera's source are raised where the answers are read.
         except Exception as error:
             trouble = error
@@ -263,9 +268,11 @@ class FrameStream:
         self._trouble = trouble
         self._changed.set()
 
-    def _on_frame(self, captured_at_ns: int, index: int, data: Sized) -> None:
+    def _on_frame(self, captured_at_ns: int, index: int, data: Sized, kept: Frame | None) -> None:
         self.pending.add(captured_at_ns, index)
         self._data[index] = data
+        if kept is not None:
+            self._frames[index] = kept
         self._outbox.put_nowait(index)
         self._changed.set()
 

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from fermata.commands.server_access import (
     TokenFile,
     access_of,
 )
-from fermata.commands.streaming.answers import read_answer, stage_lines
+from fermata.commands.streaming.answers import labels_said, read_answer, stage_lines
 from fermata.commands.streaming.camera import Camera, film, model_of_pictures, read_cameras
+from fermata.commands.streaming.drawing import FrameDrawer
 from fermata.commands.streaming.many import RunningCamera, run_cameras, table_of
 from fermata.commands.streaming.summary import StreamCounts
 from fermata.commands.streaming.uplinks import read_uplink
@@ -82,6 +84,14 @@ UplinkOption = Annotated[
         help="Emulate an uplink: Mbit/s, or a CSV file with columns t_s and mbps.",
     ),
 ]
+Draw = Annotated[
+    str,
+    typer.Option(
+        metavar="FOLDER",
+        help="Save each frame that is answered there, with boxes, classes and texts drawn into "
+        "it; with --cameras, in a folder for each.",
+    ),
+]
 Top = Annotated[int, typer.Option(help="Classes to name for each frame.")]
 
 
@@ -99,6 +109,7 @@ def stream(
     variant: PinnedVariant = "",
     uplink: UplinkOption = "",
     top: Top = 1,
+    draw: Draw = "",
     token_file: TokenFile = "",
     token_env: TokenEnv = "",
     ca_file: CaFile = "",
@@ -122,9 +133,11 @@ def stream(
         if cameras:
             if client:
                 raise ConfigError("--client names one stream: cameras have their names in the file")
-            interrupted = _many(server, read_cameras(cameras, one), frames, top, access, as_json)
+            interrupted = _many(
+                server, read_cameras(cameras, one), frames, top, draw, access, as_json
+            )
         else:
-            interrupted = _one(server, one, frames, top, access, as_json)
+            interrupted = _one(server, one, frames, top, draw, access, as_json)
     except WireError as error:
         raise ConfigError(str(error)) from None
     if interrupted:
@@ -132,15 +145,22 @@ def stream(
 
 
 def _one(
-    server: str, camera: Camera, frames: int | None, top: int, access: Access, as_json: bool
+    server: str,
+    camera: Camera,
+    frames: int | None,
+    top: int,
+    draw: str,
+    access: Access,
+    as_json: bool,
 ) -> bool:
     camera.check()
     found = model_of_pictures(server, camera.model, access)
-    options = camera.options(found, top, access)
+    options = replace(camera.options(found, top, access), keep_frames=bool(draw))
+    drawer = FrameDrawer(Path(draw), found) if draw else None
     rows: list[JsonObject] | None = [] if as_json else None
     stream = FrameStream(server, camera.model, camera.source, options)
     counts = StreamCounts(options.slo_ns)
-    interrupted = _run(stream, frames, found, counts, rows)
+    interrupted = _run(stream, frames, found, counts, rows, drawer)
     if as_json:
         print(json.dumps(asdict(counts.summary()) | {"frames": rows}))
     else:
@@ -153,6 +173,7 @@ def _many(
     cameras: Sequence[Camera],
     frames: int | None,
     top: int,
+    draw: str,
     access: Access,
     as_json: bool,
 ) -> bool:
@@ -160,7 +181,12 @@ def _many(
         name: model_of_pictures(server, name, access) for name in {each.model for each in cameras}
     }
     running = [
-        RunningCamera(each, each.options(models[each.model], top, access)) for each in cameras
+        RunningCamera(
+            each,
+            replace(each.options(models[each.model], top, access), keep_frames=bool(draw)),
+            FrameDrawer.of_camera(Path(draw), each.name, models[each.model]) if draw else None,
+        )
+        for each in cameras
     ]
     console = Console()
     interrupted = run_cameras(server, running, frames, console.is_terminal and not as_json)
@@ -184,13 +210,16 @@ def _run(
     model: ModelDescription,
     counts: StreamCounts,
     rows: list[JsonObject] | None,
+    drawer: FrameDrawer | None,
 ) -> bool:
-    """Count each answer as it comes, and show it or, where there are `rows`, add it to them. True
-    where the user has had enough."""
+    """Count each answer as it comes, draw it where that is wanted, and show it or, where there are
+    `rows`, add it to them. True where the user has had enough."""
     console = Console(highlight=False)
     try:
         for result in stream:
             counts.add(result)
+            if drawer is not None:
+                drawer.save(result)
             if rows is None:
                 console.print(line_of(result, model), soft_wrap=True)
             else:
@@ -226,12 +255,7 @@ def _said(name: str, array: Any) -> str:
     """Labels as they are, a tensor by its shape."""
     if array.dtype != object:
         return f"{name}{list(array.shape)}"
-    named: list[str] = []
-    for element in array.reshape(-1):
-        score, _, rest = element.decode(errors="replace").partition(":")
-        index, _, label = rest.partition(":")
-        named.append(f"{label or index} {score[:5]}")
-    return ", ".join(named)
+    return labels_said(array)
 
 
 def _boxes(array: Any, axis: str) -> str:

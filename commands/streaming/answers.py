@@ -1,6 +1,7 @@
 """Answers of pipelines in words: a line for each stage."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ PARTS_SHOWN = 8
 CHARACTERS_MAX = 200
 """Of what a function has answered."""
 
+SCORED = re.compile(r"(-?[\d.]+(?:e[-+]\d+)?|-?inf|nan):(\d+)(?::(.*))?", re.DOTALL)
+"""A class of Triton's classification extension."""
 Part = Mapping[str, Any]
 """One result of a stage, or the reason why there is none."""
 
@@ -59,8 +62,8 @@ def place_of(part: Part) -> str:
     return _named(part["class"], part.get("score")) if "class" in part else ""
 
 
-def said_of(part: Part, form: BoxForm | None) -> str:
-    """What a part has found in its own picture: classes, texts, boxes, or tensors."""
+def said_of(part: Part, form: BoxForm | None, tensors: bool = True) -> str:
+    """What a part has found in its own picture: classes, texts, boxes, and tensors if wanted."""
     if "missing" in part:
         return f"missing ({part['missing']})"
     told = [_named(each["class"], each["score"]) for each in part.get("classes", ())]
@@ -68,7 +71,15 @@ def said_of(part: Part, form: BoxForm | None) -> str:
     if form is not None and form.output in outputs:
         count = box_rows(outputs[form.output], form).shape[0]
         return ", ".join([*told, f"{count} box" if count == 1 else f"{count} boxes"])
-    texts = [_text(name, np.array(value)) for name, value in outputs.items()]
+    arrays = {name: np.array(value) for name, value in outputs.items()}
+    if not tensors:
+        has_text = any(each.dtype.kind == "U" for each in arrays.values())
+        arrays = {
+            name: each
+            for name, each in arrays.items()
+            if each.dtype.kind == "U" or (has_text and name == "score")
+        }
+    texts = [_text(name, each) for name, each in arrays.items()]
     return ", ".join(told + [" ".join(texts)] * bool(texts))
 
 
@@ -94,3 +105,17 @@ def _text(name: str, value: Any) -> str:
         return f"{name}{list(value.shape)}"
     number = f"{value.item():.2f}" if value.dtype.kind == "f" else str(value.item())
     return number if name == "score" else f"{name} {number}"
+
+
+def labels_said(array: Any) -> str:
+    """Classes, as a server names them (`score:index:label`), or texts as they are."""
+    named: list[str] = []
+    for element in array.reshape(-1):
+        said = element.decode(errors="replace")
+        scored = SCORED.fullmatch(said)
+        if scored is None:
+            named.append(json.dumps(said, ensure_ascii=False))
+        else:
+            score, index, label = scored.groups()
+            named.append(f"{label or index} {score[:5]}")
+    return ", ".join(named)

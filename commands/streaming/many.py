@@ -16,6 +16,7 @@ from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.clients.wire.errors import WireError
 from fermata.commands.streaming.camera import Camera
+from fermata.commands.streaming.drawing import FrameDrawer
 from fermata.commands.streaming.summary import StreamCounts
 from fermata.foundation.units import seconds
 
@@ -29,9 +30,13 @@ AGAIN_S = 2.0
 class RunningCamera:
     """One camera, its options, and how it has fared."""
 
-    def __init__(self, camera: Camera, options: StreamOptions) -> None:
+    def __init__(
+        self, camera: Camera, options: StreamOptions, drawer: FrameDrawer | None = None
+    ) -> None:
         self.camera = camera
         self.options = options
+        self.drawer = drawer
+        """Saves its frames, where that is wanted."""
         self.counts = StreamCounts(options.slo_ns)
         self.recent_ns: deque[int] = deque()
         """When its last frames ended."""
@@ -55,6 +60,9 @@ class RunningCamera:
             async with aclosing(aiter(stream)) as results:
                 async for result in results:
                     self.on_result(time.monotonic_ns(), result)
+                    if self.drawer is not None:
+                        # Other cameras go on meanwhile.
+                        await asyncio.to_thread(self.drawer.save, result)
                     if frames is not None and self.counts.requests >= frames:
                         return
         except WireError as error:

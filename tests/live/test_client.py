@@ -19,6 +19,7 @@ from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.commands.load import load
 from fermata.commands.stream import stream
+from fermata.deployments.models.pictures.decoding import frame_size
 from fermata.deployments.specs.frontend import StreamLimits
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
@@ -109,6 +110,21 @@ def test_a_video_is_streamed_and_answered(running: Running, tmp_path: Path) -> N
     assert "5 of 5 frames within 1000 ms" in shown
     with pytest.raises(ConfigError, match="takes FP32 tensors, not pictures"):
         run("stream", str(path), "--model", "sum", "--server", running.target)
+
+
+def test_frames_are_saved_as_they_are_answered(running: Running, tmp_path: Path) -> None:
+    film(tmp_path / "grey.mp4")
+    folder = tmp_path / "found"
+    common = ("--model", "picture", "--server", running.target, "--slo-ms", "1000", "--fps", "0")
+    run("stream", str(tmp_path / "grey.mp4"), *common, "--frames", "5", "--draw", str(folder))
+    cameras = f"cameras: [{{name: gate/7, source: {tmp_path}/grey.mp4}}]"
+    (tmp_path / "cameras.yaml").write_text(cameras)
+    many = ("--cameras", str(tmp_path / "cameras.yaml"), "--frames", "3")
+    run("stream", *many, *common, "--draw", str(folder))
+    for where, count in ((folder, 5), (folder / "gate%2F7", 3)):
+        saved = sorted(where.glob("*.jpg"))
+        assert [each.stem for each in saved] == [f"{index:06d}" for index in range(count)]
+        assert {frame_size(each.read_bytes()) for each in saved} == {(48, 64)}
 
 
 def test_cameras_of_a_file_stream_together_and_trouble_stays_with_its_own(

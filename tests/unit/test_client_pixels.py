@@ -84,3 +84,14 @@ def test_all_numbers_that_place_a_box_are_moved(form: str, last: list[float]) ->
     assert found[:4] == [2, 4, 6, 8]
     assert found[-2:] == last
     assert original_boxes(row, 2.0, numbers=8)[0, 7] == 18
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_results_have_their_frames_where_that_is_wanted(keep: bool) -> None:
+    frame = np.zeros((4, 6, 3), np.uint8)
+    # Nobody answers there.
+    options = StreamOptions(slo_ns=1_000_000, keep_frames=keep)
+    stream = FrameStream("127.0.0.1:1", "model", [frame], options)
+    (result,) = list(stream)
+    assert result.frame is (frame if keep else None)
+    assert stream._frames == {}

@@ -86,11 +86,15 @@ def test_clients_are_told_what_a_pipeline_answers_and_which_stages_find_boxes() 
 
 
 @pytest.mark.parametrize(
-    ("name", "stages"),
-    [("objects", ["detect", "classify"]), ("words", ["detect", "orient", "read"])],
+    ("file", "name", "stages"),
+    [
+        ("objects", "objects", ["detect", "classify"]),
+        ("words", "words", ["detect", "orient", "read"]),
+        ("faces", "faces", ["detect", "classify"]),
+    ],
 )
-def test_the_samples_are_served(name: str, stages: list[str]) -> None:
-    model, _ = registry(load_config(ROOT / f"deployments/{name}.yaml")).find(name)
+def test_the_samples_are_served(file: str, name: str, stages: list[str]) -> None:
+    model, _ = registry(load_config(ROOT / f"deployments/{file}.yaml")).find(name)
     assert model.pipeline is not None
     assert [each.name for each in model.pipeline.stages] == stages
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -36,6 +37,8 @@ pytestmark = pytest.mark.live
 
 TIMEOUT_US = 8_000_000
 """The machine that runs tests is small and busy; what is asked here is what comes back."""
+
+PACED = ("--frames", "6", "--fps", "3", "--slo-ms", "3000")
 
 
 def ask(server: Server, model: str, data: bytes) -> Array:
@@ -78,13 +81,26 @@ def test_pictures_are_named_as_offline(
 
 def test_the_bundled_film_is_named_by_the_command_line(server: Server) -> None:
     common = ("--server", f"127.0.0.1:{server.grpc_port}", "--json")
-    paced = ("--frames", "6", "--fps", "3", "--slo-ms", "3000")
-    told = run("stream", "carphone_pristine", *paced, *common)
+    told = run("stream", "carphone_pristine", *PACED, *common)
     named = [
         each["outputs"]["output"][0].split(":")[2] for each in told["frames"] if each["outputs"]
     ]
     assert len(named) >= 3, told["statuses"]
     assert set(named) <= {"bow tie", "Windsor tie", "suit", "seat belt"}
+
+
+def test_the_pipeline_finds_and_names_objects_of_the_film(server: Server, tmp_path: Path) -> None:
+    common = ("--server", f"127.0.0.1:{server.grpc_port}", "--json", "--draw", str(tmp_path))
+    told = run("stream", "carphone_pristine", "--model", "objects", *common, *PACED)
+    answers = [
+        json.loads(each["outputs"]["answer"][0]) for each in told["frames"] if each["outputs"]
+    ]
+    assert answers, told["statuses"]
+    for answer in answers:
+        found = answer["stages"]["imagenet"]
+        assert "person" in [each["class"] for each in found]
+        assert all("missing" in each or each["classes"][0]["class"] for each in found)
+    assert len(list(tmp_path.glob("*.jpg"))) == len(answers)
 
 
 def run(*words: str) -> dict[str, Any]:

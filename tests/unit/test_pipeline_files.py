@@ -91,6 +91,8 @@ def test_clients_are_told_what_a_pipeline_answers_and_which_stages_find_boxes() 
         ("objects", "objects", ["detect", "classify"]),
         ("words", "words", ["detect", "orient", "read"]),
         ("faces", "faces", ["detect", "classify"]),
+        # What `make serve` serves.
+        ("local", "objects", ["detect", "imagenet"]),
     ],
 )
 def test_the_samples_are_served(file: str, name: str, stages: list[str]) -> None:

@@ -22,7 +22,10 @@ def backends_for(model: PlacedModel, kind: str = "") -> float | None:
         return 0.0
     if model.choices and model.accuracy is not None:
         return backends_at_accuracy(model.choices, model.slo_ns, model.rate_rps, model.accuracy)
-    return backends_at(run_times_ns(profile), model.slo_ns, model.rate_rps)
+    run_ns, size = run_times_ns(profile), model.batch_size
+    if size:
+        return model.rate_rps * run_ns[size] / (size * SECOND * model.utilisation)
+    return backends_at(run_ns, model.slo_ns, model.rate_rps)
 
 
 @lru_cache(maxsize=4096)

@@ -36,6 +36,11 @@ class PlacedModel:
     """The variants among which its policy chooses by load; empty: it does not."""
     accuracy: float | None = None
     """Mean accuracy to hold by that choice; None: any."""
+    batch_size: int = 0
+    """It runs in batches of this size, since it shares an SLO with other stages of a pipeline; 0:
+    in the largest that its SLO allows."""
+    utilisation: float = 1.0
+    """How busy backends may be with such batches on average."""
 
     def runs_on(self, kind: str) -> bool:
         return not self.profiles or kind in self.profiles or ANY_KIND in self.profiles

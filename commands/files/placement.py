@@ -6,8 +6,9 @@ from fermata.applications.accuracy_goal import check_accuracy
 from fermata.autoscaler.options import EpochOptions
 from fermata.autoscaler.placer import placement_problem
 from fermata.foundation.refusals import refuse
-from fermata.partitioner.plan import Problem
+from fermata.partitioner.plan import PlacedModel, Problem
 from fermata.profiles.store import BYTES_PER_MB
+from fermata.simulator.pipelines.sizing import stage_needs
 from fermata.simulator.scaling import placed_models
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -33,6 +34,9 @@ def problem_of(
     """
     if accuracy is None and scenario.autoscaler is not None:
         accuracy = scenario.autoscaler.accuracy
+    if accuracy is not None and scenario.pipelines:
+        rule = "does not go with pipelines, whose accuracy is that of the whole; leave it out"
+        refuse("--accuracy", accuracy, rule)
     policy, options = scenario.policy, scenario.policy_options
     check_accuracy(accuracy, scenario.applications, policy, options, "--accuracy")
     epochs = scenario.epochs or EpochOptions(sub_clusters=1)
@@ -42,11 +46,24 @@ def problem_of(
         epochs = replace(epochs, memory_bytes=int(memory_mb * BYTES_PER_MB))
     pairs = zip(placed_models(scenario, accuracy), rates(scenario), strict=True)
     models = [replace(model, rate_rps=rate_rps) for model, rate_rps in pairs]
-    return placement_problem(epochs, models)
+    return placement_problem(epochs, _with_queries(scenario, models))
+
+
+def _with_queries(scenario: Scenario, models: list[PlacedModel]) -> list[PlacedModel]:
+    """The applications, where those that run stages have the requests of queries too."""
+    found = list(models)
+    for number, need in stage_needs(scenario).items():
+        found[number] = replace(
+            found[number],
+            rate_rps=found[number].rate_rps + need.rate_rps,
+            batch_size=need.batch_size,
+            utilisation=need.utilisation,
+        )
+    return found
 
 
 def rates(scenario: Scenario) -> list[float]:
-    """Requests per second of each application."""
+    """Requests per second of each application, without those that queries make."""
     if scenario.rate_rps is not None:
         return [share * scenario.rate_rps for share in scenario.shares]
     streams = [group.fps for each in scenario.applications for group in each.clients]

@@ -31,6 +31,12 @@ class FanOutSpec:
         """The largest mean of any step."""
         return max(mean for _, mean in self.steps)
 
+    @property
+    def variance(self) -> float:
+        """That of the number of requests, at the largest mean."""
+        part = self.mean % 1.0
+        return part * (1.0 - part) if self.law == "fixed" else self.mean * (1.0 + self.mean)
+
     def at(self, since_ns: int) -> float:
         """The mean at a time."""
         return next(mean for from_ns, mean in reversed(self.steps) if from_ns <= max(0, since_ns))

@@ -31,8 +31,9 @@ PARTS = {
 ASKED = ("variants", "live", "kills", "peers", "cuts", "gpu")
 """Parts that are left out unless they are named."""
 KILLS, KILLS_QUICK = 20, 1
-SEEDS = range(101, 111)
-"""Rules were chosen on other seeds."""
+FIRST = 101
+DRAWS, DRAWS_QUICK = 10, 2
+"""Scenes that are drawn, from this seed on. Rules were chosen on other seeds."""
 SECONDS, SECONDS_QUICK = 5.0, 2.0
 SECONDS_LIVE = 20.0
 WARMUP_S = 1.5
@@ -67,13 +68,14 @@ class Played:
     """Good queries over those of another rule, at 1.3 times."""
 
 
-def scenes(quick: bool) -> dict[str, Scenario]:
-    """Scenes A to D and those of the seeds."""
+def scenes(quick: bool, first: int = FIRST, draws: int | None = None) -> dict[str, Scenario]:
+    """Scenes A to D, and so many that are drawn from a seed on."""
     duration_s = SECONDS_QUICK if quick else SECONDS
     told = told_scenes()
     names = ("A", "C") if quick else tuple(told)
     found = {f"scene {name}": told[name] for name in names}
-    for seed in SEEDS[:2] if quick else SEEDS:
+    count = (DRAWS_QUICK if quick else DRAWS) if draws is None else draws
+    for seed in range(first, first + count):
         found[f"seed {seed}"] = draw(seed, duration_s)
     return {name: _scenario(each, duration_s) for name, each in found.items()}
 
@@ -138,10 +140,10 @@ def play_scene(name: str, scenario: Scenario) -> Played:
     )
 
 
-def compared(quick: bool) -> Iterator[Figure]:
+def compared(quick: bool, first: int = FIRST, draws: int | None = None) -> Iterator[Figure]:
     """Figures of all scenes."""
     played: list[Played] = []
-    for name, scenario in scenes(quick).items():
+    for name, scenario in scenes(quick, first, draws).items():
         one = play_scene(name, scenario)
         played.append(one)
         goal = 0.9 if one.backends >= MANY else 0.0
@@ -179,7 +181,7 @@ def live(quick: bool) -> Iterator[Figure]:
 def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
     parts: Sequence[str] = given.only or [part for part in PARTS if part not in ASKED]
     if "rules" in parts:
-        yield from compared(quick)
+        yield from compared(quick, given.first, given.draws)
     if "variants" in parts:
         yield from variant_figures(quick, _scenario, find_peak)
     if "live" in parts:
@@ -196,6 +198,10 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
 
 def options() -> argparse.ArgumentParser:
     parser = parts_parser(PARTS)
+    parser.add_argument(
+        "--first", type=int, default=FIRST, help="seed of the first scene that is drawn"
+    )
+    parser.add_argument("--draws", type=int, help=f"scenes that are drawn, {DRAWS} unless given")
     parser.add_argument("--device", choices=LOADS, default="cuda", help="of the part gpu")
     parser.add_argument(
         "--decode",

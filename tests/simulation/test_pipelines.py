@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.pipelines import play
+from benchmarks.pipelines import options, play, scenes
 from benchmarks.pipelines_variants import accuracy_of, fixed, with_variants
 from fermata.simulator.pipelines.bound import bound_rps
 from fermata.simulator.pipelines.draw import told_scenes
@@ -35,6 +35,18 @@ def test_below_capacity_every_rule_answers_most_queries(rule: str) -> None:
     assert sum(pipeline.ends.values()) == pipeline.requests > 0
     assert result.good_rps > 0.7 * result.offered_rps
     assert pipeline.bottleneck in ("stage-0", "stage-1")
+
+
+def test_the_benchmark_draws_the_scenes_that_it_is_asked_for() -> None:
+    given = options().parse_args(["--first", "1000000", "--draws", "3"])
+    found = scenes(True, given.first, given.draws)
+    drawn = [f"seed {seed}" for seed in range(1_000_000, 1_000_003)]
+    assert list(found) == ["scene A", "scene C", *drawn]
+    assert len({bound_rps(found[name]) for name in drawn}) == 3
+    unasked = options().parse_args([])
+    assert [name for name in scenes(False, unasked.first, unasked.draws) if "seed" in name] == [
+        f"seed {seed}" for seed in range(101, 111)
+    ]
 
 
 PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1))

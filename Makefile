@@ -12,21 +12,23 @@ LIVE := timeout -k 10 2400 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and no
 SOAK := timeout -k 10 900 $(BIN)/python -m pytest -m soak tests/live
 
 SECONDS ?= 600
+DRAWS ?= 2000
 
-.PHONY: help serve models tools test unhurried soak live lint fuzz attack bench compiled sbom audit clean
+.PHONY: help serve models tools test unhurried soak live lint fuzz attack bench tournament compiled sbom audit clean
 
 help:
-	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
-	@echo "make models    set up torch and the weights of the embedded models"
-	@echo "make test      set up, then run every test but the long ones; LONG=1 for those too"
-	@echo "make lint      formatting, types, layering"
-	@echo "make fuzz      simulated faults and hostile bytes; SECONDS=600 for how long, FIRST=0 from which seed"
-	@echo "make attack    attacks on a server of its own, beside an honest client; QUICK=1 for short ones"
-	@echo "make bench     reduced benchmarks of the scheduler; FULL=1 for whole ones"
-	@echo "make compiled  build the optional compiled core into build/compiled"
-	@echo "make sbom      write the bill of materials to build/sbom.json"
-	@echo "make audit     ask the index for known vulnerabilities of what is pinned"
-	@echo "make clean     remove what these made"
+	@echo "make serve       set up, then serve deployments/local.yaml; CONFIG=FILE for another"
+	@echo "make models      set up torch and the weights of the embedded models"
+	@echo "make test        set up, then run every test but the long ones; LONG=1 for those too"
+	@echo "make lint        formatting, types, layering"
+	@echo "make fuzz        simulated faults and hostile bytes; SECONDS=600 for how long, FIRST=0 from which seed"
+	@echo "make attack      attacks on a server of its own, beside an honest client; QUICK=1 for short ones"
+	@echo "make bench       reduced benchmarks of the scheduler; FULL=1 for whole ones"
+	@echo "make tournament  every policy on drawn workloads; DRAWS=2000 for how many, FIRST=1000000 from which seed"
+	@echo "make compiled    build the optional compiled core into build/compiled"
+	@echo "make sbom        write the bill of materials to build/sbom.json"
+	@echo "make audit       ask the index for known vulnerabilities of what is pinned"
+	@echo "make clean       remove what these made"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -92,6 +94,10 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.sneakpeek $(if $(FULL),,--quick)
 	$(BIN)/python -m benchmarks.partition $(if $(FULL),,--quick)
 	$(BIN)/python -m benchmarks.autoscale $(if $(FULL),,--quick)
+
+# Hours: for nights. Draws on which a policy did worst are kept as scenarios, to be played again.
+tournament: $(READY)
+	$(BIN)/fermata tournament --draws $(DRAWS) $(if $(FIRST),--first $(FIRST)) --save build/tournament
 
 compiled: $(READY)
 	$(BIN)/python -m fermata.router.compiled build/compiled

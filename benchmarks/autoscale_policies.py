@@ -36,6 +36,7 @@ BESIDE = (
     "routing",
     "single-queue",
     "central-queue",
+    "lookahead",
     "ramsis",
     "jellyfish-plus",
     "model-switching",
@@ -57,8 +58,10 @@ CLASSIFIER = {
 ACCURACY_S, SETTLED_S = 300, 100
 ACCURACY_RPS = 100.0
 STARTS = (2, 8, 32)
+HOLDING = ("central-queue", "auto")
+"""Policies that are to hold an accuracy."""
 OWN = "central queue"
-"""The planner of the policy that serves: it tries each number in a simulation."""
+"""The planner that tries each number in a simulation, with the central queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +190,17 @@ def accuracy(quick: bool) -> Iterator[Figure]:
     if not quick:
         goals += [(300.0, 0.75), (300.0, 0.82)]
     for rate_rps, goal in goals:
-        yield from _held_from(STARTS, goal, rate_rps)
+        planned = planners(goal, rate_rps)
+        for policy in HOLDING:
+            yield from _held_from(STARTS, goal, rate_rps, policy, planned)
 
 
-def _held_from(starts: Sequence[int], goal: float, rate_rps: float) -> Iterator[Figure]:
-    logs = [simulate(held(goal, start, rate_rps)) for start in starts]
+def _held_from(
+    starts: Sequence[int], goal: float, rate_rps: float, policy: str, planned: Mapping[str, int]
+) -> Iterator[Figure]:
+    logs = [simulate(held(goal, start, rate_rps, policy)) for start in starts]
     ends = [log.windows[-1].advice.target for log in logs]
-    planned = planners(goal, rate_rps)
-    name = f"accuracy {goal} at {rate_rps:g} req/s:"
+    name = f"{policy}, accuracy {goal} at {rate_rps:g} req/s:"
     told = f"{name} backends from {', '.join(map(str, starts))} on: {', '.join(map(str, ends))}"
     yield Figure(f"{told}; they differ by", max(ends) - min(ends), "", 1, True)
     told = ", ".join(f"{planner} {count}" for planner, count in planned.items())

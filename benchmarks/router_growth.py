@@ -1,8 +1,9 @@
 """A live router over millions of batches: does its memory grow, and does any event hold it up?
 
-The production router on links, a clock and a timer of the benchmark's own. The load is first a
-third of what the backends can do, then three times as much. Each call into the router is timed in
-CPU time, so that a busy machine does not matter.
+The production router on links, a clock and a timer of the benchmark's own, with the default
+policies: one model has several variants. The load is first a third of what the backends can do,
+then three times as much. Each call into the router is timed in CPU time, so that a busy machine
+does not matter.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import gc
 import itertools
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heappop, heappush
@@ -33,10 +34,13 @@ from fermata.router.links.messages import (
     Submit,
 )
 from fermata.router.live.driver import LiveRouter
+from fermata.router.live.subprocess_worker import Then, Work
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
-BACKENDS, MODELS = 8, 4
+BACKENDS, MODELS = 8, 5
 TABLE = tuple(ms(4 + size) for size in range(1, 17))
+SEVERAL = {"small": (1, 0.70), "middle": (1.5, 0.76), "large": (2, 0.80)}
+"""Variants of the last model: run times over the others', and accuracy."""
 SLO_NS = ms(50)
 SETTLED = 100_000
 """Batches after which memory is to be flat."""
@@ -49,6 +53,22 @@ SATURATED_S = 5.0
 FRONTEND = 1
 
 
+def application(number: int) -> ApplicationSpec:
+    """A model of one variant, or of several."""
+    name = f"m{number}"
+    if number < MODELS - 1:
+        return ApplicationSpec(name, SLO_NS, (VariantSpec(f"{name}-1", TABLE),))
+    variants = tuple(
+        VariantSpec(f"{name}-{size}", tuple(int(slower * each) for each in TABLE), accuracy=right)
+        for size, (slower, right) in SEVERAL.items()
+    )
+    return ApplicationSpec(name, SLO_NS, variants)
+
+
+APPLICATIONS = tuple(map(application, range(MODELS)))
+RUNS_NS = {variant.name: variant.p50_ns for each in APPLICATIONS for variant in each.variants}
+
+
 class Peer:
     """The other end of a link; a backend runs what it is given, one batch after the other."""
 
@@ -59,9 +79,9 @@ class Peer:
 
     def send(self, message: Message) -> None:
         if isinstance(message, Run):
-            run_ns = TABLE[len(message.rids) - 1]
+            run_ns = RUNS_NS[message.variant][len(message.rids) - 1]
             self.free_at_ns = max(self.free_at_ns, self.world.now_ns) + run_ns
-            self.world.on_run(self, message.batch, run_ns)
+            self.world.on_run(self, message, run_ns)
 
     def flush(self) -> None: ...
     def close(self, code: CloseCode = CloseCode.OTHER, detail: str = "") -> None: ...
@@ -87,23 +107,25 @@ class World:
     def __init__(self) -> None:
         self.now_ns = 0
         self.batches = 0
+        self.ran: Counter[str] = Counter()
+        """Batches, by variant."""
         self.longest_ns = 0
         self.soon: deque[Callable[[], None]] = deque()
         self.ends: list[tuple[int, int, Peer, Done]] = []
         self.rids = itertools.count(FRONTEND << RID_BITS)
-        applications = tuple(
-            ApplicationSpec(f"m{number}", SLO_NS, (VariantSpec(f"m{number}-1", TABLE),))
-            for number in range(MODELS)
-        )
+        self.asked: deque[tuple[Work, Then]] = deque()
+        """Tables to be solved, which is done in a process of its own live, and not timed here."""
+        self.solved = 0
         alarms: list[Alarm] = []
 
         def make_timer(call: Callable[[], None]) -> Alarm:
             alarms.append(Alarm(call))
             return alarms[-1]
 
-        config = RouterConfig(applications, lead_ns=0, fair_shares=True)
+        config = RouterConfig(APPLICATIONS, lead_ns=0, fair_shares=True)
         clock = lambda: self.now_ns  # noqa: E731
-        self.router = LiveRouter(config, 1, clock, self.soon.append, make_timer)
+        submit = lambda work, then: self.asked.append((work, then))  # noqa: E731
+        self.router = LiveRouter(config, 1, clock, self.soon.append, make_timer, submit)
         (self.alarm,) = alarms
         self.frontend = Peer(self, "frontend", FRONTEND)
         self._call(lambda: self.router.on_up(self.frontend))
@@ -112,9 +134,11 @@ class World:
             self._call(partial(self.router.on_up, backend))
             self._hear(backend, Ready("gpu", tuple(self.router.built.variants)))
 
-    def on_run(self, backend: Peer, batch: int, run_ns: int) -> None:
+    def on_run(self, backend: Peer, asked: Run, run_ns: int) -> None:
         self.batches += 1
-        heappush(self.ends, (backend.free_at_ns, batch, backend, Done(batch, run_ns, 0)))
+        self.ran[asked.variant] += 1
+        done = Done(asked.batch, run_ns, 0)
+        heappush(self.ends, (backend.free_at_ns, asked.batch, backend, done))
 
     def _hear(self, link: Peer, message: Message) -> None:
         self._call(lambda: self.router.on_messages(link, [message]))
@@ -122,7 +146,11 @@ class World:
     def _call(self, event: Callable[[], None]) -> None:
         """One event and what it leaves to be done at once."""
         self.soon.append(event)
-        while self.soon:
+        while self.soon or self.asked:
+            if not self.soon:
+                work, then = self.asked.popleft()
+                self.soon.append(partial(then, work()))
+                self.solved += 1
             began_ns = time.thread_time_ns()
             self.soon.popleft()()
             self.longest_ns = max(self.longest_ns, time.thread_time_ns() - began_ns)

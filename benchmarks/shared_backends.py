@@ -1,8 +1,8 @@
-"""Shared backends: six applications, one of each policy, against each alone on its share.
+"""Shared backends: seven applications, one of each policy, against each alone on its share.
 
 The load is 60 % of what the backends serve if every request runs alone on the smallest variant:
-some policies run nothing else. Where policies share backends, the share of one is all of them, six
-times slower; otherwise it is the backends that it is given.
+some policies run nothing else. Where policies share backends, the share of one is all of them,
+seven times slower; otherwise it is the backends that it is given.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from fermata.router.policies.ownership import Ownership
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
-POLICIES = ("ramsis", "routing", "jellyfish", "sneakpeek", "central-queue", "deferred")
+POLICIES = ("auto", "ramsis", "routing", "jellyfish", "sneakpeek", "central-queue", "deferred")
 VARIANTS = (("small", 0.5, 0.70, 160), ("middle", 1.0, 0.76, 192), ("large", 2.0, 0.80, 224))
 """Name, alpha in ms, accuracy, input size; beta is three times alpha."""
 ALONE_S = 0.002
@@ -90,7 +90,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     for backends in COUNTS[:1] if quick else COUNTS:
         rate_rps = LOAD * backends / ALONE_S
         shared = earned(scenario(POLICIES, backends, rate_rps, seconds))
-        name = f"six policies on {backends} backends at {LOAD:.0%}"
+        name = f"{len(POLICIES)} policies on {backends} backends at {LOAD:.0%}"
         worst = max(bad for _, bad in shared.values())
         yield Figure(f"{name}: bad of the worst", 100.0 * worst, "%", 1.0, at_most=True)
         for policy in POLICIES:

@@ -9,13 +9,21 @@ RATE_RPS = 100.0
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "planned"),
+    ("policy", "accuracy", "planned"),
     # By simulation of the central queue at each number, as `fermata policy ramsis plan` has it.
-    [(0.75, 4), (0.77, 4), pytest.param(0.82, 10, marks=pytest.mark.long)],
+    [
+        ("central-queue", 0.75, 4),
+        ("central-queue", 0.77, 4),
+        pytest.param("central-queue", 0.82, 10, marks=pytest.mark.long),
+        ("auto", 0.75, 4),
+        ("auto", 0.77, 4),
+    ],
 )
-def test_it_settles_where_the_planner_says_from_any_start(accuracy: float, planned: int) -> None:
+def test_it_settles_where_the_planner_says_from_any_start(
+    policy: str, accuracy: float, planned: int
+) -> None:
     for start in (2, 8, 32):
-        log = simulate(held(accuracy, start, RATE_RPS))
+        log = simulate(held(accuracy, start, RATE_RPS, policy))
         last = [each.advice.target for each in log.windows[-20:]]
         assert abs(last[-1] - planned) <= 1
         assert len({*last}) <= 2

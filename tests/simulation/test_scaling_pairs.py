@@ -6,7 +6,15 @@ import pytest
 
 from benchmarks.autoscale_policies import BAD_RATE_MAX, Mix, judge
 
-POLICIES = ("deferred", "central-queue", "ramsis", "routing", "jellyfish", "batch-queues")
+POLICIES = (
+    "deferred",
+    "central-queue",
+    "lookahead",
+    "ramsis",
+    "routing",
+    "jellyfish",
+    "batch-queues",
+)
 CHANGES_MAX = 3
 
 

@@ -49,7 +49,9 @@ def batched(bad: int) -> list[Variant]:
     return [small, variant("large", 0.80, [8 + 0.2 * size for size in sizes], bad)]
 
 
-@pytest.mark.parametrize("policy", ["central-queue", "routing", "single-queue", "jellyfish-plus"])
+@pytest.mark.parametrize(
+    "policy", ["auto", "central-queue", "routing", "single-queue", "jellyfish-plus"]
+)
 def test_a_variant_of_one_size_comes_back(policy: str) -> None:
     exact, wrong = (run(policy, alone(bad), 20, 100) for bad in (0, 1))
     assert wrong.accuracy == pytest.approx(exact.accuracy, abs=0.002)
@@ -57,14 +59,14 @@ def test_a_variant_of_one_size_comes_back(policy: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [1, 3, 16])
-@pytest.mark.parametrize("policy", ["routing", "jellyfish-plus", "ramsis"])
+@pytest.mark.parametrize("policy", ["auto", "routing", "jellyfish-plus", "ramsis"])
 def test_a_variant_with_one_wrong_size_runs_as_if_it_were_right(policy: str, bad: int) -> None:
     exact, wrong = (run(policy, batched(each), 300, 25) for each in (0, bad))
     assert wrong.accuracy == pytest.approx(exact.accuracy, abs=0.002)
     assert wrong.bad_rate <= exact.bad_rate + 0.001
 
 
-@pytest.mark.parametrize("policy", ["central-queue", "ramsis", "jellyfish-plus"])
+@pytest.mark.parametrize("policy", ["auto", "central-queue", "ramsis", "jellyfish-plus"])
 def test_the_zoo_s_resnets_carry_what_the_smallest_does(policy: str) -> None:
     zoo: list[Variant] = [
         {"profile": "h200-graph/resnet18", "accuracy": 0.6976},
@@ -75,7 +77,7 @@ def test_the_zoo_s_resnets_carry_what_the_smallest_does(policy: str) -> None:
     assert served.bad_rate < 0.001
 
 
-@pytest.mark.parametrize("policy", ["central-queue", "routing", "single-queue"])
+@pytest.mark.parametrize("policy", ["auto", "central-queue", "routing", "single-queue"])
 def test_a_tail_that_is_real_is_tried_at_hardly_anyone_s_cost(policy: str) -> None:
     served = run(policy, alone(1), 20, 100, duration_s=100, execution={"draw": "profile"})
     assert served.bad_rate < 0.004

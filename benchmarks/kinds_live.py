@@ -30,7 +30,7 @@ GROUPS = ((3, 30.0), (2, 60.0), (1, 90.0))
 BATCH_MAX = 8
 SLO_MS = 4000.0
 SHARES = (1.0, 0.97, 0.93)
-"""Of the promise: the load of each run, until one is served."""
+"""Loads of the runs over the promise, until one is served."""
 SETTLE_S, LOAD_S, QUICK_S = 10.0, 60.0, 10.0
 SERVED, GOAL = 0.99, 0.93
 BEGIN_S = 120.0

@@ -54,7 +54,7 @@ class ModelDescription:
     answer: str = ""
     """Output that holds the document of a pipeline; empty: it is none."""
     stage_boxes: Mapping[str, BoxForm] = field(default_factory=dict)
-    """Of a pipeline: its stages that find boxes."""
+    """Stages of a pipeline that find boxes."""
 
 
 def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription:

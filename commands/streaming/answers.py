@@ -12,7 +12,7 @@ from fermata.clients.pipeline_answers import BoxForm
 
 PARTS_SHOWN = 8
 CHARACTERS_MAX = 200
-"""Of what a function has answered."""
+"""Characters of a function's answer that are shown."""
 
 SCORED = re.compile(r"(-?[\d.]+(?:e[-+]\d+)?|-?inf|nan):(\d+)(?::(.*))?", re.DOTALL)
 """A class of Triton's classification extension."""
@@ -28,7 +28,7 @@ def read_answer(outputs: Mapping[str, Any], model: ModelDescription) -> dict[str
 
 
 def stage_lines(document: Mapping[str, Any], forms: Mapping[str, BoxForm]) -> list[str]:
-    """What each stage found, in order, and what a function made of it."""
+    """Findings of each stage, in order, and what a function made of them."""
     rows = [
         (_titled(stage, parts), _found(parts, forms.get(stage))) for stage, parts in _of(document)
     ]
@@ -63,7 +63,7 @@ def place_of(part: Part) -> str:
 
 
 def said_of(part: Part, form: BoxForm | None, tensors: bool = True) -> str:
-    """What a part has found in its own picture: classes, texts, boxes, and tensors if wanted."""
+    """Findings of a part in its own picture: classes, texts, boxes, and tensors if wanted."""
     if "missing" in part:
         return f"missing ({part['missing']})"
     told = [_named(each["class"], each["score"]) for each in part.get("classes", ())]

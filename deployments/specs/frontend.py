@@ -88,7 +88,7 @@ class ConnectionLimits:
     calls_per_address_max: int = 16_384
     """Concurrent gRPC calls of one address; more are refused. Proxies have no such limit."""
     held_share: float = 0.25
-    """Of all bytes that connections may hold before they are taken, those of one address; two
+    """Share of all bytes that connections may hold before they are taken, for one address; two
     messages at least. Proxies have no such limit."""
     calls_waiting_max: int = 4096
     """Calls that gRPC holds until they are taken; it cancels more of them, without a reason."""

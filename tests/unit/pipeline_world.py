@@ -35,7 +35,7 @@ class PipelineWorld(World):
     """A router with two stages in virtual time."""
 
     tenant = 0
-    """Of whatever is submitted from now on."""
+    """The tenant of whatever is submitted from now on."""
 
     def __init__(self, pipeline: Pipeline = CHAIN, backends: int = 1) -> None:
         self.now_ns = ms(1000)

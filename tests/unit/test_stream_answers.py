@@ -1,4 +1,4 @@
-"""What `fermata stream` says of the answers of pipelines."""
+"""Lines of `fermata stream` about the answers of pipelines."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `fermata stream --draw` draws into a frame, and where."""
+"""Drawings of `fermata stream --draw`, and where they are."""
 
 import json
 from io import BytesIO

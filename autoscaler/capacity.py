@@ -17,6 +17,14 @@ class CapacityRules:
     """Busy share of a core up to which a router is loaded: beyond it events queue up."""
     keep: float = 0.7
     """Share of the CPU time counted so far that is left after one more span."""
+    start_rps_min: float = 1_000.0
+    start_rps_max: float = 200_000.0
+    """Limits of the value to start from: a trial on a machine that is held up, or whose clock is
+    coarse, says anything."""
+
+    def start_rps(self, carried_rps: float) -> float:
+        """R_max to start from, where a trial has carried so much with a whole core."""
+        return min(self.start_rps_max, max(self.start_rps_min, self.busy_max * carried_rps))
 
 
 RULES: Final = CapacityRules()
@@ -27,14 +35,18 @@ class RouterCapacity:
 
     def __init__(self, rules: CapacityRules = RULES) -> None:
         self.rules = rules
+        self.start_rps: float | None = None
+        """R_max until a router was busy enough to tell; None: not known."""
         self.requests = 0.0
         self.cpu_ns = 0.0
         """CPU time that these took, older ones less. So a span counts by its CPU time."""
 
     @property
     def rate_rps(self) -> float | None:
-        """Requests a second that one carries; None until a router was busy enough to tell."""
-        return self.rules.busy_max * self.requests * SECOND / self.cpu_ns if self.cpu_ns else None
+        """Requests a second that one carries; None until anything is known."""
+        if not self.cpu_ns:
+            return self.start_rps
+        return self.rules.busy_max * self.requests * SECOND / self.cpu_ns
 
     def on_span(self, requests: int, cpu_ns: int, span_ns: int) -> None:
         """Learn from what one router did in a span of time."""

@@ -121,6 +121,9 @@ class SeenCluster:
             )
         end_actor(self.system.named, actor)
 
+    async def router_speed(self) -> float | None:
+        return None
+
     async def solve(self, problem: Problem, seconds: float) -> Plan:
         """Any plan with as many models together as backends have room for."""
         await self.system.weather.answers()

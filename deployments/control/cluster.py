@@ -72,6 +72,10 @@ class Cluster(Protocol):
         """A plan, found in a process of its own: the search would hold up this one's loop for
         seconds."""
 
+    async def router_speed(self) -> float | None:
+        """Requests that a router of this code carries with a whole core of a machine here, by a
+        short trial in a process of its own; None where there is no answer."""
+
     async def backends_there(self) -> int:
         """How many run or are on their way."""
 

@@ -18,7 +18,7 @@ from fermata.deployments.config.process_options import link_options
 from fermata.deployments.control.cluster import Router
 from fermata.deployments.control.solving import solve_placement
 from fermata.foundation.errors import GoneError, NoAnswerError
-from fermata.foundation.logs import LogOptions
+from fermata.foundation.logs import LOG, LogOptions, fields
 from fermata.partitioner.plan import Plan, Problem
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
@@ -32,6 +32,7 @@ from fermata.router.leadership.actor import (
 )
 from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.transport import Resolve
+from fermata.router.live.own_speed import carried_rps
 
 NAMESPACE = "fermata"
 GENERATION = 1
@@ -40,6 +41,8 @@ say."""
 GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
 """States of an application in which Serve replaces a replica that ends."""
 STATUS_S = 2.0
+TRIAL_S = 10.0
+"""Time for a process to come up and to try how much a router carries."""
 SECRET_BYTES = 32
 BACKENDS = "Backend"
 """Name of their deployment: that of its class. Those of groups have a number behind it."""
@@ -169,6 +172,14 @@ class RayCluster:
         except ray.exceptions.RayError as error:
             raise in_our_words(error) from None
         return found
+
+    async def router_speed(self) -> float | None:
+        task = ray.remote(carried_rps).options(num_cpus=0)
+        try:
+            return float(await asyncio.wait_for(task.remote(), TRIAL_S))
+        except (TimeoutError, ray.exceptions.RayError) as error:
+            LOG.info("no trial of a router's speed", extra=fields(reason=error))
+            return None
 
     async def backends_there(self) -> int:
         return sum((await self._replicas()).values())

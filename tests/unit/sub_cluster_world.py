@@ -131,6 +131,8 @@ class FakeClusters:
         self.routers: dict[int, FakeRouter] = {}
         self.made = 0
         self.solved = 0
+        self.tried = 0
+        self.speed_rps: float | None = None
         self.followed = True
 
     def of(self, given: DeploymentConfig, number: int) -> "FakeCluster":
@@ -165,6 +167,10 @@ class FakeCluster:
     async def solve(self, problem: Problem, seconds: float) -> Plan:
         self.all_of.solved += 1
         return solve(problem, 1.0).plan
+
+    async def router_speed(self) -> float | None:
+        self.all_of.tried += 1
+        return self.all_of.speed_rps
 
     async def backends_there(self) -> int:
         return 4

@@ -115,6 +115,17 @@ def test_the_rate_that_a_router_carries_is_learnt_from_its_cpu_time() -> None:
     assert {each.rate_rps_max for each in asked.problem.sub_clusters} == {16_000.0}
 
 
+def test_a_trial_is_believed_until_a_router_is_busy_enough_to_tell() -> None:
+    capacity = RouterCapacity()
+    capacity.start_rps = capacity.rules.start_rps(50_000.0)
+    assert capacity.rate_rps == pytest.approx(40_000.0)
+    capacity.on_span(540, seconds(7.2), seconds(60))
+    assert capacity.rate_rps == pytest.approx(40_000.0)
+    capacity.on_span(600_000, seconds(30), seconds(60))
+    assert capacity.rate_rps == pytest.approx(16_000.0)
+    assert [capacity.rules.start_rps(rate) for rate in (3.0, 1e9)] == [1_000.0, 200_000.0]
+
+
 def test_a_router_that_is_nearly_idle_teaches_nothing() -> None:
     capacity = RouterCapacity()
     # 9 requests a second, and 12 % of a core that it is awake for anyway.

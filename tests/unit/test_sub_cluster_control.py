@@ -55,6 +55,29 @@ def test_requests_shift_to_the_sub_cluster_with_headroom() -> None:
     play(story)
 
 
+def test_what_a_router_carries_is_tried_where_plans_are_made_by_it() -> None:
+    given = config("abc", count=2, epochs={"every_s": 60})
+
+    async def planned() -> None:
+        clusters = FakeClusters()
+        clusters.speed_rps = 50_000.0
+        control = SeveralRouters(given, clusters.of)  # type: ignore[arg-type]
+        await asyncio.shield(control.starting)
+        assert clusters.tried == 1
+        assert control.epochs is not None
+        assert control.epochs.control.placer is not None
+        assert control.epochs.control.placer.capacity.rate_rps == pytest.approx(40_000.0)
+        clusters.followed = False
+        await control.end()
+
+    asyncio.run(asyncio.wait_for(planned(), 30))
+
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        assert clusters.tried == 0
+
+    play(story)
+
+
 def test_another_control_plane_adopts_routers_and_homes() -> None:
     async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
         await until(lambda: all(each.known for each in clusters.routers.values()))

@@ -256,6 +256,9 @@ def test_an_automatic_number_starts_from_declared_rates_and_memory() -> None:
     epochs = {"rate_max_rps": 2000}
     given = config(applications=busy, count="auto", epochs=epochs)
     assert opened_at_start(given, known_profiles(given)) == 2
+    # 3,600 requests a second. A router was tried that carries half of the configured rate.
+    assert opened_at_start(given, known_profiles(given), 1000.0) == 4
+    assert opened_at_start(given, known_profiles(given), 9000.0) == 2
     quiet = config(count="auto", epochs=epochs)
     assert opened_at_start(quiet, known_profiles(quiet)) == 1
     assert backend_counts(given, 2) == [2, 2, 0, 0]

@@ -66,16 +66,20 @@ def starting_problem(
     )
 
 
-def opened_at_start(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> int:
+def opened_at_start(
+    config: DeploymentConfig, profiles: Mapping[str, Profile], start_rps: float | None = None
+) -> int:
     """Sub-clusters that serve at first with `count: auto`: for the rates that the file gives of
-    clients, and the memory of models. Nobody's rate is known otherwise."""
+    clients, and the memory of models. Nobody's rate is known otherwise. `start_rps` is what one
+    router carries, where that was tried."""
     assert config.epochs is not None
     declared = dict.fromkeys((each.name for each in config.applications), 0.0)
     for each in config.applications:
         declared[each.name] += each.declared_rps
     problem = starting_problem(config, profiles, 1)
     models = [replace(each, rate_rps=declared[each.name]) for each in problem.models]
-    place = replace(problem.sub_clusters[0], rate_rps_max=config.epochs.rate_max_rps)
+    limit_rps = min(config.epochs.rate_max_rps, start_rps or config.epochs.rate_max_rps)
+    place = replace(problem.sub_clusters[0], rate_rps_max=limit_rps)
     everywhere_rps = sum(declared[name] for name in config.sub_clusters.spread)
     return routers_needed(models, place, everywhere_rps, most_open(config))
 

@@ -33,14 +33,17 @@ def loop_ns() -> int:
 
 
 def counting_of(
-    config: DeploymentConfig, profiles: Mapping[str, Profile], before: Directory | None
+    config: DeploymentConfig,
+    profiles: Mapping[str, Profile],
+    before: Directory | None,
+    start_rps: float | None = None,
 ) -> RouterCount | None:
     """The number of sub-clusters that serve, where it is not given. It goes on from `before`."""
     if config.sub_clusters.count != "auto":
         return None
     known, scaled = known_homes(config, before), config.autoscaler
     if before is None or known is None:
-        opened = opened_at_start(config, profiles)
+        opened = opened_at_start(config, profiles, start_rps)
     else:
         opened = opened_before(known, before)
     backends_max = None if scaled is None or scaled.dry_run else scaled.maximum
@@ -48,9 +51,13 @@ def counting_of(
 
 
 def moving_loop(
-    config: DeploymentConfig, profiles: Mapping[str, Profile], counting: RouterCount | None = None
+    config: DeploymentConfig,
+    profiles: Mapping[str, Profile],
+    counting: RouterCount | None = None,
+    start_rps: float | None = None,
 ) -> ControlLoop | None:
-    """The decisions at epochs between routers; None where applications stay."""
+    """The decisions at epochs between routers; None where applications stay. R_max is learnt from
+    `start_rps` on, where that is known."""
     given = epochs_between(config)
     if given is None:
         return None
@@ -60,7 +67,10 @@ def moving_loop(
         sub_clusters=config.sub_clusters.routers,
         memory_bytes=problem.sub_clusters[0].memory_bytes,
     )
-    return ControlLoop(None, options, problem.models, counting=counting)
+    found = ControlLoop(None, options, problem.models, counting=counting)
+    if found.placer is not None:
+        found.placer.capacity.start_rps = start_rps
+    return found
 
 
 class MovingRouters:

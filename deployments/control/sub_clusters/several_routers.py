@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from fermata.autoscaler.capacity import RULES as CAPACITY
 from fermata.autoscaler.control_loop import ControlLoop
 from fermata.autoscaler.router_count import RouterCount
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.sub_clusters import backend_counts, restricted
+from fermata.deployments.config.sub_clusters import backend_counts, epochs_between, restricted
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.control_plane import PATIENCE_S, SEATS, ControlPlaneCore
 from fermata.deployments.control.health import check_start, progress_of
@@ -86,11 +87,11 @@ class SeveralRouters:
 
     async def _start(self) -> None:
         config, cluster_of = self.config, self.cluster_of
-        _, profiles = await self.cluster.profiles()
+        (_, profiles), start_rps = await asyncio.gather(self.cluster.profiles(), self._start_rps())
         before = await self._known_directory()
-        counting = self.counting = counting_of(config, profiles, before)
+        counting = self.counting = counting_of(config, profiles, before, start_rps)
         opened = config.sub_clusters.routers if counting is None else counting.opened
-        control = moving_loop(config, profiles, counting)
+        control = moving_loop(config, profiles, counting, start_rps)
         self.homes = known_homes(config, before) or await self._solve(profiles, control, opened)
         told = first_directory(config, self.homes, before, self.wall_ms(), opened)
         self.keeper = DirectoryKeeper(told)
@@ -109,6 +110,17 @@ class SeveralRouters:
         self._decide(config, profiles, control)
         if self.config is not config:
             self.set_policies(self.config)
+
+    async def _start_rps(self) -> float | None:
+        """R_max to start from; None where nothing is planned by it, or the trial failed."""
+        if epochs_between(self.config) is None:
+            return None
+        carried_rps = await self.cluster.router_speed()
+        if carried_rps is None:
+            return None
+        found = CAPACITY.start_rps(carried_rps)
+        LOG.info("the rate of one router was tried", extra=fields(rate_rps=round(found)))
+        return found
 
     async def _await_cores(self) -> None:
         """Wait for all routers, or for long enough: one that is dead must not keep the others from

@@ -28,7 +28,7 @@ class SubClustersConfig(Section):
     """Most of them with `count: auto`. So many routers run; those that are not needed idle."""
     spread: list[str] = []
     """Applications that live in every one of them. Their requests are split by how idle the
-    backends of each are."""
+    backends and the router of each are."""
 
     @property
     def routers(self) -> int:

@@ -62,6 +62,14 @@ class History:
             found.append(min(1.0, max(0.0, 1.0 - busy_ns / up_ns)) if up_ns > 0 else 1.0)
         return found
 
+    def router_busy(self, now: RouterSnapshot) -> float:
+        """Share of a core that a router of one sub-cluster takes; 0 where it does not tell."""
+        before, cpu_ns, up_ns = self.before(now), now.ranks[0].router_cpu_ns, now.up_ns
+        if before is not None:
+            cpu_ns -= before.ranks[0].router_cpu_ns
+            up_ns -= before.up_ns
+        return max(0.0, cpu_ns / up_ns) if up_ns > 0 else 0.0
+
     def promises(self, now: RouterSnapshot) -> dict[str, PromiseStatus]:
         """Promises of the last minute beside what was observed, where policies promise anything."""
         found: dict[str, PromiseStatus] = {}

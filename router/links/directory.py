@@ -74,7 +74,7 @@ def shifted(
     headroom: Mapping[int, float],
     rules: SplitRules | None = None,
 ) -> tuple[tuple[int, float], ...]:
-    """Shares that move towards homes with more headroom (the idle fraction of their backends), and
+    """Shares that move towards homes with more headroom (the idle fraction of each), and
     stay where all have the same. A home that does not tell keeps its part."""
     rules = rules or SplitRules()
     known = [headroom[home] for home, _ in shares if home in headroom]

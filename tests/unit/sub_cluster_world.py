@@ -39,6 +39,8 @@ class FakeRouter:
         self.silent = False
         self.backends = 1
         self.busy = 0.5
+        self.cpu = 0.0
+        """Share of a core that it takes."""
         self.placed: tuple[str, ...] = ()
         self.going: set[str] = set()
         self.places: list[tuple[str, ...]] = []
@@ -117,6 +119,7 @@ class FakeRouter:
                     backend_up_ns=up_ns,
                     backend_busy_ns=int(self.busy * up_ns),
                     least=self.least,
+                    router_cpu_ns=int(self.cpu * up_ns),
                 )
             ],
         )

@@ -4,14 +4,18 @@ import asyncio
 from typing import Any
 
 import pytest
+import snapshots
 from sub_cluster_world import GIVEN, FakeClusters, FakeRouter, play, until
 from test_sub_cluster_homes import config
 
 from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.control.history import History
 from fermata.deployments.control.sub_clusters.all_routers import AllRouters
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
 from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.units import seconds
 from fermata.router.assembly import RouterConfig
+from fermata.router.telemetry.snapshot import RouterSnapshot
 
 
 def test_each_sub_cluster_has_a_router_with_its_applications() -> None:
@@ -53,6 +57,29 @@ def test_requests_shift_to_the_sub_cluster_with_headroom() -> None:
         assert [share for _, share in alone] == [1.0]
 
     play(story)
+
+
+def test_requests_shift_from_a_router_that_is_full_though_its_backends_idle() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        full, other = clusters.routers[0], clusters.routers[1]
+        full.busy, other.busy = 0.1, 0.5
+        full.cpu = 0.76
+        await until(lambda: dict(control.keeper.directory.applications["b"])[1] > 0.55)
+
+    play(story)
+
+
+def test_a_router_is_as_busy_as_it_was_in_the_last_minute() -> None:
+    def told(up_s: int, cpu_s: int) -> RouterSnapshot:
+        rank = snapshots.sub_cluster(router_cpu_ns=seconds(cpu_s))
+        return snapshots.router({}, up_ns=seconds(up_s), ranks=[rank])
+
+    history = History()
+    assert history.router_busy(told(10, 4)) == pytest.approx(0.4)
+    history.add(told(10, 4))
+    assert history.router_busy(told(10, 4)) == 0.0
+    # 38 s of CPU time in 50 s.
+    assert history.router_busy(told(60, 42)) == pytest.approx(0.76)
 
 
 def test_what_a_router_carries_is_tried_where_plans_are_made_by_it() -> None:

@@ -204,7 +204,7 @@ class DirectoryKeeper:
             self._change(wall_ms, applications=changed)
 
     def on_headroom(self, headroom: Mapping[int, float], wall_ms: int) -> None:
-        """Split applications with several homes by the idle fraction of their backends."""
+        """Split applications with several homes by the idle fraction of each."""
         before, changed = self.directory.applications, dict(self.directory.applications)
         for name in self.directory.split_among_several():
             after = shifted(before[name], headroom)

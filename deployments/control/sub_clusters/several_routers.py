@@ -224,12 +224,15 @@ class SeveralRouters:
                     await self.cores[number].seats.set_target([counts[number]])
 
     def _headroom(self) -> dict[int, float]:
-        """Idle fraction of the backends of each sub-cluster that is known to have any."""
+        """Idle fraction of each sub-cluster that is known to have backends: of these, or of what
+        its router carries where that is less."""
         found: dict[int, float] = {}
         for number, core in enumerate(self.cores):
             latest = None if core.watch is None else core.watch.latest
-            if latest is not None and latest.router.backends:
-                found[number] = latest.idle_fractions[0]
+            if core.watch is not None and latest is not None and latest.router.backends:
+                busy = core.watch.history.router_busy(latest.router)
+                router = max(0.0, 1.0 - busy / CAPACITY.busy_max)
+                found[number] = min(latest.idle_fractions[0], router)
         return found
 
     def set_policies(self, config: DeploymentConfig) -> None:

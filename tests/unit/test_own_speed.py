@@ -1,4 +1,4 @@
-"""What a router carries on this machine, by a short trial."""
+"""The rate that a router carries on this machine, by a short trial."""
 
 import itertools
 

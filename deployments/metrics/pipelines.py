@@ -58,7 +58,8 @@ FAMILIES = (
     MetricFamily(
         "pipeline_wasted_seconds_total",
         "counter",
-        "Backend time that went into queries which ended bad.",
+        "Backend time in vain: of queries that ended without a good answer, cancelled ones too, "
+        "and of what ran on after its query had ended.",
         ("pipeline",),
         _wasted,
     ),

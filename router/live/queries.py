@@ -106,7 +106,7 @@ class LiveQueries:
         self.spent_ns: dict[int, float] = {}
         """By query: backend time that has gone into it."""
         self.wasted_ns = [0.0] * len(graphs)
-        """By pipeline: the same of queries that have ended bad."""
+        """By pipeline: the same in vain, of queries that ended without a good answer."""
 
     def pipeline_of(self, part: Part) -> Pipeline:
         return self.table.flows[part.query.pipeline].pipeline

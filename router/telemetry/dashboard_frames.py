@@ -104,7 +104,7 @@ class PipelineFrame:
     """Queries that have ended."""
     bad_rate: float | None
     wasted: float | None
-    """Share of its backend time that went into queries which ended bad."""
+    """Share of its backend time that was in vain."""
     stages: tuple[StageFrame, ...]
 
 

@@ -290,7 +290,7 @@ class PipelineSnapshot:
     """Share of the SLO by which a query must be estimated to end, as learnt."""
     stages: list[StageSnapshot]
     wasted_ns: int = 0
-    """Backend time that went into queries which ended bad."""
+    """Backend time of queries that ended without a good answer, and of what ran on after them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,7 +377,8 @@ class QueryTable:
         timed = [(each.planned, int(rules.room * each.pipeline.slo_ns)) for each in self.flows]
         self.choosing = self.chooses and self.variants.plan(now_ns, timed)
         if self.choosing:
-            # All of them are chosen together.
+            # All of them are chosen together, and all anew where there is no choice any more.
+            self.turn = -1
             self.plan_at_ns += (len(self.groups) - 1) // rules.planned * rules.plan_ns
         else:
             self._fit(timed)

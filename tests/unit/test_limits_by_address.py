@@ -1,9 +1,5 @@
 """Limits of frontends as a file sets them."""
 
-import os
-
-import pytest
-
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.frontend_options import frontend_options
 
@@ -26,14 +22,3 @@ def test_what_one_address_may_have_is_set_in_the_file() -> None:
     limits = frontend_options(given, 1).server.connections
     found = limits.per_address_max, limits.calls_per_address_max, limits.held_share
     assert (*found, limits.proxies) == (7, 70, 0.5, {"10.0.0.9"})
-
-
-@pytest.mark.parametrize(
-    ("cores", "processes"), [(1, 1), (2, 1), (3, 1), (4, 2), (8, 2), (16, 4), (32, 8), (128, 8)]
-)
-def test_there_are_more_frontends_on_larger_machines(
-    cores: int, processes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    given = read_config({"applications": [APPLICATION], "frontend": {}})
-    assert given.frontend.processes == processes

@@ -44,6 +44,9 @@ Write = Callable[[pb.ModelInferRequest], Awaitable[None]]
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 1.0
 PROBES, PROBE_S = 3, 1.0
 """Empty messages before a stream that follows its network, and how long each may take."""
+IN_HAND_MAX = 8
+"""Results with their frames that wait for a caller without a loop."""
+LOOK_S = 0.005
 DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 """To come again would not help."""
 CHANNEL_OPTIONS = (
@@ -199,6 +202,9 @@ class FrameStream:
         async def pump() -> None:
             try:
                 async for result in self:
+                    # Frames are large, and the caller may take them more slowly than they come.
+                    while self.options.keep_frames and results.qsize() >= IN_HAND_MAX:
+                        await asyncio.sleep(LOOK_S)
                     results.put(result)
                 results.put(None)
             except BaseException as error:

@@ -34,6 +34,8 @@ def problem_of(
     """
     if accuracy is None and scenario.autoscaler is not None:
         accuracy = scenario.autoscaler.accuracy
+    if scenario.pipelines and scenario.rate_rps is None:
+        refuse("--rate-rps", None, "is needed with pipelines: the queries a second to plan for")
     if accuracy is not None and scenario.pipelines:
         rule = "does not go with pipelines, whose accuracy is that of the whole; leave it out"
         refuse("--accuracy", accuracy, rule)

@@ -14,8 +14,8 @@ PARTS_SHOWN = 8
 CHARACTERS_MAX = 200
 """Characters of a function's answer that are shown."""
 
-SCORED = re.compile(r"(-?[\d.]+(?:e[-+]\d+)?|-?inf|nan):(\d+)(?::(.*))?", re.DOTALL)
-"""A class of Triton's classification extension."""
+SCORED = re.compile(r"(-?\d*\.\d+(?:e[-+]\d+)?|-?\d+e[-+]\d+|-?inf|nan):(\d+)(?::(.*))?", re.DOTALL)
+"""A class of Triton's classification extension. A time of the day that was read is none."""
 Part = Mapping[str, Any]
 """One result of a stage, or the reason why there is none."""
 
@@ -33,7 +33,7 @@ def stage_lines(document: Mapping[str, Any], forms: Mapping[str, BoxForm]) -> li
         (_titled(stage, parts), _found(parts, forms.get(stage))) for stage, parts in _of(document)
     ]
     if "answer" in document:
-        said = json.dumps(document["answer"], ensure_ascii=False)
+        said = _shown(document["answer"])
         rows.append(
             ("answer", said if len(said) <= CHARACTERS_MAX else f"{said[:CHARACTERS_MAX]}...")
         )
@@ -99,12 +99,17 @@ def _named(name: str, score: float | None) -> str:
 def _text(name: str, value: Any) -> str:
     """Texts as they are, one number as it is, a tensor by its shape."""
     if value.dtype.kind == "U":
-        # As JSON has it: what was read in a picture must not steer a terminal.
-        return " ".join(json.dumps(str(each), ensure_ascii=False) for each in value.reshape(-1))
+        return " ".join(_shown(str(each)) for each in value.reshape(-1))
     if value.size != 1:
         return f"{name}{list(value.shape)}"
     number = f"{value.item():.2f}" if value.dtype.kind == "f" else str(value.item())
     return number if name == "score" else f"{name} {number}"
+
+
+def _shown(found: Any) -> str:
+    """As JSON has it, without what could steer a terminal: it may have been read in a picture."""
+    said = json.dumps(found, ensure_ascii=False)
+    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in said)
 
 
 def labels_said(array: Any) -> str:
@@ -114,7 +119,7 @@ def labels_said(array: Any) -> str:
         said = element.decode(errors="replace")
         scored = SCORED.fullmatch(said)
         if scored is None:
-            named.append(json.dumps(said, ensure_ascii=False))
+            named.append(_shown(said))
         else:
             score, index, label = scored.groups()
             named.append(f"{label or index} {score[:5]}")

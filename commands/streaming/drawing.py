@@ -49,6 +49,9 @@ class FrameDrawer:
     def __init__(self, folder: Path, model: ModelDescription) -> None:
         self.folder = folder
         self.model = model
+        self.first = 0
+        """The number of the stream's first frame."""
+        self.next = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -60,11 +63,17 @@ class FrameDrawer:
         plain = quote(name, safe=" ")
         return FrameDrawer(folder / (plain if plain.strip(".") else f"_{plain}"), model)
 
+    def begin(self) -> None:
+        """The stream begins, or begins anew: its frames come after those that are there."""
+        self.first = self.next
+
     def save(self, result: FrameResult) -> None:
         """Draw and save a frame that has an answer; others are left out."""
         if not result.ok or result.frame is None:
             return
-        path = self.folder / f"{result.index:06d}.jpg"
+        number = self.first + result.index
+        self.next = max(self.next, number + 1)
+        path = self.folder / f"{number:06d}.jpg"
         try:
             drawn(result.frame, outlines(result.outputs, self.model)).save(path, quality=QUALITY)
         except OSError as error:

@@ -18,6 +18,7 @@ from fermata.clients.wire.errors import WireError
 from fermata.commands.streaming.camera import Camera
 from fermata.commands.streaming.drawing import FrameDrawer
 from fermata.commands.streaming.summary import StreamCounts
+from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import seconds
 
 SHOWN_S = 1.0
@@ -56,6 +57,8 @@ class RunningCamera:
 
     async def _stream(self, server: str, frames: int | None) -> None:
         stream = FrameStream(server, self.camera.model, self.camera.source, self.options)
+        if self.drawer is not None:
+            self.drawer.begin()
         try:
             async with aclosing(aiter(stream)) as results:
                 async for result in results:
@@ -65,7 +68,7 @@ class RunningCamera:
                         await asyncio.to_thread(self.drawer.save, result)
                     if frames is not None and self.counts.requests >= frames:
                         return
-        except WireError as error:
+        except (WireError, ConfigError) as error:
             self.trouble = str(error)
 
     def on_result(self, now_ns: int, result: FrameResult) -> None:

@@ -120,6 +120,7 @@ class Intake:
         application = requests[0].application
         source, admission = self.sources[application], self.admissions[application]
         changed: dict[int, None] = {}
+        apart: dict[int, None] = {}
         for request in requests:
             assert request.application == application
             assert request.rid not in self.outbox.queued
@@ -128,10 +129,13 @@ class Intake:
             if admission is not None:
                 admission.let_in(now_ns, request)
             if request.apart is not None:
-                self._queue_apart(now_ns, request, request.apart)
+                apart.update(dict.fromkeys(self._add_apart(request, request.apart)))
                 continue
             changed.update(dict.fromkeys(source.on_request(now_ns, request)))
         source.desk.refresh(now_ns, source, tuple(changed))
+        if apart:
+            rank = self.home(source)
+            rank.refresh(now_ns, rank.retries, tuple(apart))
 
     def on_refused(self, now_ns: int, request: Request) -> None:
         """A request never reaches its source. Where it would have started a sequence, those that
@@ -141,10 +145,14 @@ class Intake:
             self.sources[request.application].on_unstarted(now_ns, step)
 
     def _queue_apart(self, now_ns: int, request: Request, apart: Apart) -> None:
+        rank = self.home(self.sources[request.application])
+        rank.refresh(now_ns, rank.retries, self._add_apart(request, apart))
+
+    def _add_apart(self, request: Request, apart: Apart) -> Sequence[int]:
+        """Have a request wait with others of its kind; returns the lanes to be asked again."""
         source = self.sources[request.application]
-        rank = self.home(source)
         owner = source if source.owns_backends else None
-        rank.refresh(now_ns, rank.retries, rank.retries.add_apart(owner, request, apart))
+        return self.home(source).retries.add_apart(owner, request, apart)
 
     def _keeps(self, application: int, allowed: frozenset[int]) -> bool:
         """Whether nothing else can happen to a request than what it allows."""

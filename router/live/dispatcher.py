@@ -117,7 +117,9 @@ class BatchDispatcher:
         spoilt = [each for each in spoilt if each not in left_out]
         if spoilt or (done.failed and batch.retry is not None):
             fleet.separation.on_error(now_ns, spoilt or batch.requests)
-        if self.queries is not None and not done.failed:
+        if self.queries is not None and done.failed:
+            self.queries.on_failed(batch, left_out)
+        elif self.queries is not None:
             self.queries.on_batch(now_ns, batch, (*left_out, *spoilt), done.run_ns)
         self.engine.on_done(
             now_ns, number, done.run_ns, size, done.failed, left_out, spoilt, done.error

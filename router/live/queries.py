@@ -339,6 +339,13 @@ class LiveQueries:
             self.table.on_done(now_ns, done)
             self._note_ends()
 
+    def on_failed(self, batch: Batch, left: Collection[Request]) -> None:
+        """A batch has failed: those of it that are left are dropped, or run once more. The others
+        are of frontends that have gone."""
+        for request in batch.requests:
+            if request not in left:
+                self.table.in_vain.pop(request.rid, None)
+
     def _note_vain(self, rid: int, busy_ns: float) -> None:
         """A request has run that stands alone, or whose query had ended."""
         found = self.table.in_vain.pop(rid, None)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from pipeline_world import PipelineWorld
-from router_world import rid
+from router_world import LOST, rid
 
 from fermata.deployments.control.pipeline_frames import pipeline_frames
 from fermata.foundation.units import ms
@@ -49,6 +49,17 @@ def test_what_runs_on_after_its_query_has_ended_is_wasted_too() -> None:
     assert spent(world) == ([5, 8], 13)
     assert not world.queries.table.in_vain
     world.nothing_is_left()
+
+
+def test_nothing_is_kept_of_a_frontend_that_left_a_batch_which_fails() -> None:
+    world = PipelineWorld()
+    world.begin(1, 2)
+    ((link, order),) = world.runs()
+    world.router.on_down(world.frontend, LOST)
+    world.settle()
+    assert len(world.queries.table.in_vain) == 2
+    world.hear(link, Done(order.batch, ms(5), 0, failed="it broke"))
+    assert not world.queries.table.in_vain
 
 
 def test_the_page_shows_the_last_minute_of_each_stage() -> None:

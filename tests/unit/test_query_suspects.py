@@ -2,6 +2,7 @@
 
 import pytest
 from pipeline_world import PipelineWorld
+from router_world import rid
 
 from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
@@ -53,3 +54,15 @@ def test_parts_of_suspects_meet_with_nobody_elses() -> None:
     assert sorted(ran) == [[10, 11], [20]]
     assert world.ended() == {"good": 3}
     world.nothing_is_left()
+
+
+def test_parts_of_a_suspect_that_come_together_run_together() -> None:
+    world = PipelineWorld()
+    world.tenant = HANGS
+    world.begin()
+    world.query(1)
+    assert world.run() == [1]
+    suspects_of(world).on_hang(world.now_ns, 1, [HANGS, HONEST])
+    # The backend is idle: the first must not go alone.
+    world.hand_on(1, 10, 11, 12)
+    assert [sorted(order.rids) for _, order in world.runs()] == [[rid(10), rid(11), rid(12)]]

@@ -4,11 +4,13 @@ import json
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fermata.clients.describe import ModelDescription
 from fermata.clients.pending import FrameResult
 from fermata.clients.pipeline_answers import BoxForm
 from fermata.commands.stream import line_of
+from fermata.commands.streaming.answers import labels_said
 
 OBJECTS: dict[str, Any] = {
     "pipeline": "objects",
@@ -86,3 +88,19 @@ def test_a_functions_answer_is_told_as_it_is() -> None:
         "        large          missing (cancelled)",
         '        answer         {"by": "small", "found": "' + "é" * 174 + "...",
     ]
+
+
+@pytest.mark.parametrize(
+    ("answered", "said"),
+    [
+        (b"0.851562:457:bow tie", "bow tie 0.851"),
+        (b"-3.25:7", "7 -3.25"),
+        (b"1e-05:7:cat", "cat 1e-05"),
+        (b"10:30", '"10:30"'),
+        (b"12:45:30", '"12:45:30"'),
+        ("a\x9b2Jb".encode(), '"a\\u009b2Jb"'),
+        (b"\x1b[2J", '"\\u001b[2J"'),
+    ],
+)
+def test_texts_are_no_classes_and_steer_no_terminal(answered: bytes, said: str) -> None:
+    assert labels_said(np.array([answered], object)) == said

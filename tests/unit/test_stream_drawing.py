@@ -149,3 +149,14 @@ def test_each_camera_has_a_folder_of_its_own(name: str, tmp_path: Path) -> None:
     assert drawer.folder.parent == tmp_path
     assert drawer.folder.name not in (".", "..")
     assert drawer.folder.is_dir()
+
+
+def test_frames_of_a_camera_that_came_back_follow_those_before(tmp_path: Path) -> None:
+    drawer = FrameDrawer(tmp_path, detector())
+    for frames in (2, 3):
+        drawer.begin()
+        for index in range(frames):
+            drawer.save(FrameResult(index, 0, "OK", frame=GREY))
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        f"{number:06d}.jpg" for number in range(5)
+    ]

@@ -8,8 +8,9 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.events import GOOD, DropReason, Request
 from fermata.router.core.pool import Pool
 from fermata.router.core.queries.aim import BatchAim
-from fermata.router.core.queries.budgets import StageBudget, Timed, fit, groups_of
+from fermata.router.core.queries.budgets import StageBudget, Timed, fit
 from fermata.router.core.queries.flow import RULES, Flow, QueryRules
+from fermata.router.core.queries.group_turns import GroupTurns
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.variants import StageVariants
 
@@ -113,10 +114,7 @@ class QueryTable:
         self.ended: list[Query] = []
         """Those that the driver has not taken yet."""
         self.plan_at_ns = -1
-        self.groups = groups_of(pipelines)
-        """Places of pipelines that share stages."""
-        self.turn = -1
-        """The group that is planned next; -1: none has been."""
+        self.turns = GroupTurns(pipelines, rules.planned)
 
     # Queries
 
@@ -378,8 +376,8 @@ class QueryTable:
         self.choosing = self.chooses and self.variants.plan(now_ns, timed)
         if self.choosing:
             # All of them are chosen together, and all anew where there is no choice any more.
-            self.turn = -1
-            self.plan_at_ns += (len(self.groups) - 1) // rules.planned * rules.plan_ns
+            self.turns.restart()
+            self.plan_at_ns += (self.turns.rounds - 1) * rules.plan_ns
         else:
             self._fit(timed)
         for application, budget in budgets.items():
@@ -389,15 +387,8 @@ class QueryTable:
         self._take_over()
 
     def _fit(self, timed: Timed) -> None:
-        """Choose the batches of some groups of pipelines, by turns; of all the first time."""
-        groups, most = self.groups, self.rules.planned
-        if self.turn < 0 or len(groups) <= most:
-            chosen, self.turn = groups, 0
-        else:
-            places = range(self.turn, self.turn + most)
-            chosen = [groups[place % len(groups)] for place in places]
-            self.turn = (self.turn + most) % len(groups)
-        some = [timed[place] for group in chosen for place in group]
+        """Choose the batches of the pipelines whose turn it is."""
+        some = [timed[place] for place in self.turns.take()]
         applications = sorted({each for pipeline, _ in some for each in pipeline.applications})
         fit(some, {each: self.budgets[each] for each in applications})
 

@@ -39,8 +39,11 @@ class QueryWorld:
         fixed_ms: float = 4.0,
         each_ms: float = 1.0,
         variants: Sequence[tuple[float, float]] = (),
+        slower: Sequence[float] = (1.0,),
     ) -> None:
-        """`variants`: of every application, run time over that of the first, and accuracy."""
+        """`variants`: of every application, run time over that of the first, and accuracy.
+        `slower`: by kind of backend, its run times over those that are told. Backends are of the
+        kinds in turn."""
         applications = 1 + max(each for one in pipelines for each in one.applications)
         costs = Costs()
         self.engine = Engine(costs)
@@ -48,13 +51,18 @@ class QueryWorld:
             source: StageThread = StageThread(number, STAGES)
             own = tuple(range(number * len(variants), (number + 1) * len(variants)))
             for variant, (times, _) in zip(own, variants, strict=True):
-                costs.add(variant, [ms(times * (fixed_ms + each_ms * n)) for n in range(1, 33)])
+                for kind, factor in enumerate(slower):
+                    each = times * factor
+                    table = [ms(each * (fixed_ms + each_ms * size)) for size in range(1, 33)]
+                    costs.add(variant, table, kind=kind)
             if variants:
                 accuracy = tuple(each for _, each in variants)
                 family = family_of(number, f"stage-{number}", ms(1000), own, own[0], accuracy)
                 source = VariantStage(family, STAGES)
             else:
-                costs.add(number, [ms(fixed_ms + each_ms * size) for size in range(1, 33)])
+                for kind, factor in enumerate(slower):
+                    table = [ms(factor * (fixed_ms + each_ms * size)) for size in range(1, 33)]
+                    costs.add(number, table, kind=kind)
             self.engine.add_application(source)
         self.made = 0
         serving = range(0, applications * max(1, len(variants)), max(1, len(variants)))
@@ -78,7 +86,7 @@ class QueryWorld:
         self.minds_losses = False
         """A function that has lost a call ends at once, as one does that gathers calls."""
         for backend in range(backends):
-            self.engine.on_backend_up(0, backend)
+            self.engine.on_backend_up(0, backend, backend % len(slower))
 
     def _new_rid(self) -> int:
         self.made += 1

@@ -8,12 +8,14 @@ from query_world import QueryWorld
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, assemble
 from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
 from fermata.router.core.events import Request
 from fermata.router.core.queries.aim import BatchAim
-from fermata.router.core.queries.budgets import StageBudget
+from fermata.router.core.queries.budgets import StageBudget, as_long
 from fermata.router.core.queries.flow import Flow
-from fermata.router.core.queries.ladder import Ladder, as_long
+from fermata.router.core.queries.ladder import Ladder
 from fermata.router.core.queries.pipeline import Pipeline, Stage
+from fermata.router.core.queries.speeds import StageSpeeds
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.pipelines.stages import StageThread
 from fermata.router.policies.pipelines.variant_stages import VariantStage
@@ -121,7 +123,7 @@ def ladder(times: dict[int, tuple[int, int]], accuracy: dict[int, float], rps: f
     flow = Flow(CHAIN, 0.9)
     flow.offered.rps = rps
     budgets = {number: StageBudget(costs.of(2 * number).plan_ns, rps) for number in (0, 1)}
-    found = Ladder(costs, [flow], budgets)
+    found = Ladder(StageSpeeds(Engine(costs)), [flow], budgets)
     choices = {
         number: tuple((each, accuracy[each]) for each in (2 * number, 2 * number + 1))
         for number in (0, 1)

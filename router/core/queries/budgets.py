@@ -1,5 +1,6 @@
 """Batches that a deadline leaves room for, where several stages share it."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -172,3 +173,8 @@ def _fits(
     )
     budget.size = before
     return fits
+
+
+def as_long(plan_ns: Sequence[int], run_ns: int) -> int:
+    """The largest batch that takes no longer than that; at least one."""
+    return max(1, bisect_right(plan_ns, run_ns, lo=1) - 1)

@@ -6,13 +6,12 @@ the backend time that it saves. So the rungs lie on the hull of what can be had,
 two of them is best used by a mix of both, which differ in one stage alone.
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from fermata.foundation.units import SECOND
-from fermata.router.core.costs import Costs
-from fermata.router.core.queries.budgets import StageBudget, Timed, fit
+from fermata.router.core.queries.budgets import StageBudget, Timed, as_long, fit
 from fermata.router.core.queries.flow import Flow
+from fermata.router.core.queries.speeds import StageSpeeds
 
 Choices = Mapping[int, Sequence[tuple[int, float]]]
 """By application: variants with their accuracies, the most accurate first."""
@@ -46,9 +45,9 @@ class Ladder:
     """The rungs, and how they are found."""
 
     def __init__(
-        self, costs: Costs, flows: Sequence[Flow], budgets: dict[int, StageBudget]
+        self, speeds: StageSpeeds, flows: Sequence[Flow], budgets: dict[int, StageBudget]
     ) -> None:
-        self.costs = costs
+        self.speeds = speeds
         self.flows = flows
         self.budgets = budgets
         self.choices: Choices = {}
@@ -58,7 +57,7 @@ class Ladder:
 
     def plan_ns(self, application: int, place: int) -> Sequence[int]:
         """Planned run times of a choice."""
-        return self.costs.of(self.choices[application][place][0]).plan_ns
+        return self.speeds.cost(application, self.choices[application][place][0]).plan_ns
 
     def accuracy(self, flow: Flow, places: Mapping[int, int]) -> float:
         """Accuracy of a whole pipeline with such variants. Stages without a choice count as right,
@@ -99,7 +98,7 @@ class Ladder:
         """Tell budgets how long the target batches of a rung take on average."""
         for application, place in rung.places.items():
             budget, (variant, _) = self.budgets[application], self.choices[application][place]
-            budget.pace = self.costs.of(variant).pace(budget.size)
+            budget.pace = self.speeds.pace(application, variant, budget.size)
 
     def fit(self, rung: Rung, timed: Timed) -> None:
         """Choose the batches of a rung."""
@@ -168,7 +167,7 @@ class Ladder:
         before_ns = self.plan_ns(application, rung.places[application])
         size = as_long(plan_ns, before_ns[rung.sizes[application]])
         variant, _ = self.choices[application][place]
-        return now_ns - self.costs.of(variant).pace(size) * plan_ns[size] / size
+        return now_ns - self.speeds.pace(application, variant, size) * plan_ns[size] / size
 
     def lowest(self, offered: Mapping[int, float]) -> int:
         """The rung with the most accuracy for backend time. Those below are worth nothing: it is
@@ -179,8 +178,3 @@ class Ladder:
             return rung.fits * self.right(rung.places) / max(1e-9, rung.backends(offered))
 
         return max(range(len(self.rungs)), key=worth)
-
-
-def as_long(plan_ns: Sequence[int], run_ns: int) -> int:
-    """The largest batch that takes no longer than that; at least one."""
-    return max(1, bisect_right(plan_ns, run_ns, lo=1) - 1)

@@ -12,6 +12,7 @@ from fermata.router.core.queries.budgets import StageBudget, Timed, fit
 from fermata.router.core.queries.flow import RULES, Flow, QueryRules
 from fermata.router.core.queries.group_turns import GroupTurns
 from fermata.router.core.queries.pipeline import Pipeline
+from fermata.router.core.queries.speeds import StageSpeeds
 from fermata.router.core.queries.variants import StageVariants
 
 
@@ -104,7 +105,8 @@ class QueryTable:
             for application in sorted({each for one in pipelines for each in one.applications})
         }
         """By application that runs some stage."""
-        self.variants = StageVariants(engine, self.flows, self.budgets)
+        self.speeds = StageSpeeds(engine)
+        self.variants = StageVariants(engine, self.flows, self.budgets, self.speeds)
         self.choosing = False
         """Whether some stage leaves a choice."""
         self.queries: dict[int, Query] = {}
@@ -364,10 +366,11 @@ class QueryTable:
         """Choose the target batches anew, and tell the sources."""
         rules, budgets = self.rules, self.budgets
         self.plan_at_ns = now_ns + rules.plan_ns
+        self.speeds.look(self.flows)
         for application, budget in budgets.items():
             budget.rps, budget.makers = 0.0, []
             budget.share, budget.quick_ns = 0.0, 0
-            budget.plan_ns = self.engine.costs.of(self.serving[application]).plan_ns
+            budget.plan_ns = self.speeds.cost(application, self.serving[application]).plan_ns
         for flow in self.flows:
             flow.demand(budgets)
             if flow.pipeline.called:
@@ -382,8 +385,8 @@ class QueryTable:
             self._fit(timed)
         for application, budget in budgets.items():
             if not (self.choosing and self.engine.sources[application].choices):
-                cost = self.engine.costs.of(self.serving[application])
-                budget.pace = cost.pace(budget.size)
+                serving = self.serving[application]
+                budget.pace = self.speeds.pace(application, serving, budget.size)
         self._take_over()
 
     def _fit(self, timed: Timed) -> None:

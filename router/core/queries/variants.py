@@ -6,9 +6,10 @@ from math import ceil
 from typing import Final
 
 from fermata.router.core.engine import Engine
-from fermata.router.core.queries.budgets import StageBudget, Timed
+from fermata.router.core.queries.budgets import StageBudget, Timed, as_long
 from fermata.router.core.queries.flow import Flow
-from fermata.router.core.queries.ladder import Ladder, Rung, as_long
+from fermata.router.core.queries.ladder import Ladder, Rung
+from fermata.router.core.queries.speeds import StageSpeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,15 @@ class StageVariants:
         engine: Engine,
         flows: list[Flow],
         budgets: dict[int, StageBudget],
+        speeds: StageSpeeds,
         rules: VariantRules = RULES,
     ) -> None:
         self.engine = engine
         self.flows = flows
         self.budgets = budgets
+        self.speeds = speeds
         self.rules = rules
-        self.ladder = Ladder(engine.costs, flows, budgets)
+        self.ladder = Ladder(speeds, flows, budgets)
         self.build_at_ns = -1
         self.place = 0.0
         """Where it is on the ladder; between two rungs, a mix of both is served."""
@@ -224,12 +227,12 @@ class StageVariants:
             budget.quick_ns = self._quick_ns(application, budget)
             mixed = self._mixed(application)
             if mixed is not None:
-                cost = self.engine.costs.of(mixed)
-                plan_ns = cost.plan_ns
+                plan_ns = self.speeds.cost(application, mixed).plan_ns
                 budget.share = abs(self.place - int(self.place + 0.5))
                 budget.other_size = as_long(plan_ns, budget.plan_ns[budget.size])
                 size = budget.other_size
-                budget.other_ns = cost.pace(size) * plan_ns[size] / size
+                pace = self.speeds.pace(application, mixed, size)
+                budget.other_ns = pace * plan_ns[size] / size
 
     def _quick_ns(self, application: int, budget: StageBudget) -> int:
         place = self.ladder.rungs[self.lowest].places.get(application)

@@ -71,3 +71,29 @@ def test_many_groups_are_planned_by_turns(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(planned[0]) == 2 * MANY
     assert {len(each) for each in planned[1:]} == {16}
     assert planned[1] | planned[2] | planned[3] == set(range(2 * MANY))
+
+
+def test_a_group_whose_batch_has_no_room_any_more_does_not_wait_for_its_turn() -> None:
+    world = QueryWorld([chain(2 * place, 2 * place + 1) for place in range(MANY)])
+    world.send(0, ms(150))
+    # The first turn is that of all; those after it begin with the first pipelines again.
+    last, budget = MANY - 1, world.table.budgets[2 * MANY - 1]
+    assert budget.size > 2
+    world.engine.costs.limit(2 * MANY - 1, 2)
+    world.advance(ms(101))
+    assert not world.send(1, ms(150), pipeline=last).refused
+    assert budget.size == 2
+
+
+def test_a_group_whose_backends_are_of_a_kind_with_smaller_batches_does_not_wait() -> None:
+    world = QueryWorld(
+        [chain(2 * place, 2 * place + 1) for place in range(MANY)], 2, slower=(1.0, 3.0)
+    )
+    world.send(0, ms(150))
+    costs, number = world.engine.costs, 2 * MANY - 1
+    assert world.table.budgets[number].size > 2
+    costs.add(number, [ms(15), ms(18)], kind=1)
+    world.engine.on_backend_down(0, 0)
+    world.advance(ms(101))
+    assert not world.send(1, ms(150), pipeline=MANY - 1).refused
+    assert world.table.budgets[number].size == 2

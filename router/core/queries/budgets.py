@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fermata.foundation.units import SECOND
+from fermata.router.core.costs import NO_ROOM_NS
 from fermata.router.core.queries.pipeline import Pipeline
 
 STEP: Final = 8
@@ -52,6 +53,12 @@ class StageBudget:
         """Mean backend time of one request in it."""
         self.quick_ns = 0
         """Planned run time of the target batch with the quickest variant; 0: there is one alone."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether backends have room for the target batch: times may be those of another kind or
+        memory, since it was chosen."""
+        return self.size < len(self.plan_ns) and self.plan_ns[self.size] < NO_ROOM_NS
 
     @property
     def run_ns(self) -> int:

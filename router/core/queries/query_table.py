@@ -12,68 +12,11 @@ from fermata.router.core.queries.budgets import StageBudget, Timed, fit
 from fermata.router.core.queries.flow import RULES, Flow, QueryRules
 from fermata.router.core.queries.group_turns import GroupTurns
 from fermata.router.core.queries.pipeline import Pipeline
+from fermata.router.core.queries.query import Part, Query
 from fermata.router.core.queries.speeds import StageSpeeds
 from fermata.router.core.queries.variants import StageVariants
 
-
-class Query:
-    """A request of a pipeline, with one deadline for all of its stages."""
-
-    __slots__ = (
-        "arrived_at_ns",
-        "called",
-        "deadline_ns",
-        "ended",
-        "ended_at_ns",
-        "missing",
-        "open",
-        "outcome",
-        "parts",
-        "pipeline",
-        "qid",
-        "refused",
-        "rounds",
-    )
-
-    def __init__(self, qid: int, pipeline: int, arrived_at_ns: int, deadline_ns: int) -> None:
-        self.qid = qid
-        self.pipeline = pipeline
-        self.arrived_at_ns = arrived_at_ns
-        self.deadline_ns = deadline_ns
-        """An answer after it counts as bad, and nothing is begun that would end after it."""
-        self.parts: set[int] = set()
-        """Its requests that have not ended."""
-        self.open: list[int] = []
-        """By stage: how many of them are there."""
-        self.ended: list[int] = []
-        """By stage: requests that have ended with a result."""
-        self.called: list[int] = []
-        """By stage: calls that its function has made; empty where it has none."""
-        self.rounds: list[int] = []
-        """By stage: how often it called it with nothing of that open."""
-        self.missing = 0
-        """Parts that were lost, where the pipeline allows a partial answer."""
-        self.outcome = ""
-        """How it has ended: `good`, or why not; empty while it has not."""
-        self.ended_at_ns = 0
-        self.refused = False
-        """It was refused at the door, and has cost no backend time."""
-
-
-class Part:
-    """One request of a query."""
-
-    __slots__ = ("made_at_ns", "parent", "query", "ran_at_ns", "rid", "stage")
-
-    def __init__(self, rid: int, query: Query, stage: int, parent: int, made_at_ns: int) -> None:
-        self.rid = rid
-        self.made_at_ns = made_at_ns
-        self.query = query
-        self.stage = stage
-        self.parent = parent
-        """The request whose result it is made of; -1: the query itself, or a join."""
-        self.ran_at_ns = 0
-        """When its batch ended, where what follows it is told later; 0: it has not."""
+__all__ = ["Part", "Query", "QueryTable"]
 
 
 class QueryTable:
@@ -390,8 +333,14 @@ class QueryTable:
         self._take_over()
 
     def _fit(self, timed: Timed) -> None:
-        """Choose the batches of the pipelines whose turn it is."""
-        some = [timed[place] for place in self.turns.take()]
+        """Choose the batches of the pipelines whose turn it is, or whose batches cannot run."""
+        unfit = {each for each, budget in self.budgets.items() if not budget.runs}
+        urgent = [
+            place
+            for place, flow in enumerate(self.flows if unfit else ())
+            if not unfit.isdisjoint(flow.pipeline.applications)
+        ]
+        some = [timed[place] for place in self.turns.take(urgent)]
         applications = sorted({each for pipeline, _ in some for each in pipeline.applications})
         fit(some, {each: self.budgets[each] for each in applications})
 

@@ -29,8 +29,10 @@ def read_answer(outputs: Mapping[str, Any], model: ModelDescription) -> dict[str
 
 def stage_lines(document: Mapping[str, Any], forms: Mapping[str, BoxForm]) -> list[str]:
     """Findings of each stage, in order, and what a function made of them."""
+    left_out = document.get("left_out", {})
     rows = [
-        (_titled(stage, parts), _found(parts, forms.get(stage))) for stage, parts in _of(document)
+        (_titled(stage, parts), _found(parts, forms.get(stage), left_out.get(stage, ())))
+        for stage, parts in _of(document)
     ]
     if "answer" in document:
         said = _shown(document["answer"])
@@ -51,10 +53,16 @@ def _titled(stage: str, parts: Sequence[Part]) -> str:
     return f"{stage} ({', '.join(variants)})" if variants else stage
 
 
-def _found(parts: Sequence[Part], form: BoxForm | None) -> str:
+def _found(parts: Sequence[Part], form: BoxForm | None, left_out: Sequence[Part]) -> str:
     told = [": ".join(filter(None, (place_of(each), said_of(each, form)))) for each in parts]
+    told += [_unmet(each["when"]) for each in left_out]
     more = [f"and {len(told) - PARTS_SHOWN} more"] * (len(told) > PARTS_SHOWN)
     return "; ".join([each or "done" for each in told[:PARTS_SHOWN]] + more) or "nothing"
+
+
+def _unmet(when: Part) -> str:
+    """A result that a condition kept from a stage: what the stage that was asked has found."""
+    return f"left out ({when['stage']}: {place_of(when) or when['found']})"
 
 
 def place_of(part: Part) -> str:

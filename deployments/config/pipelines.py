@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from fermata.applications.application import Application
 from fermata.deployments.config.base import Fraction, Positive, Section
+from fermata.deployments.config.conditions import WhenConfig, check_condition, sure_before
 from fermata.foundation.units import ms
 from fermata.router.core.queries.pipeline import Pipeline, Stage
 
@@ -105,6 +106,8 @@ class StageConfig(Section):
     """Stage, or stages, whose results it gets; absent: the one above."""
     transform: TransformConfig = TransformConfig(keep="output")
     """Makes its inputs of a result; unless set, they are the result as it is."""
+    when: WhenConfig | None = None
+    """It runs only where an earlier stage has found this; absent: for every result."""
     join: bool = False
     """It runs once for a query, when everything before it has ended."""
     classes: Annotated[int, Field(ge=1)] | None = None
@@ -140,7 +143,7 @@ class PipelineConfig(Section):
         if self.partial:
             raise ValueError("partial must be absent: a function goes on without a part, or not")
         for stage in self.stages:
-            for key in ("after", "join", "transform", "classes"):
+            for key in ("after", "join", "transform", "when", "classes"):
                 if getattr(stage, key) != StageConfig.model_fields[key].default:
                     at = f"stage {stage.called!r}"
                     raise ValueError(f"{at}: {key} must be absent where a function calls stages")
@@ -195,6 +198,7 @@ def _check_stages(
 ) -> None:
     known = {each.name: each for each in applications}
     names: list[str] = []
+    sure: dict[str, list[str]] = {}
     for place, stage in enumerate(stages):
         at = f"{where}: stage {stage.called!r}"
         if stage.application not in known:
@@ -205,13 +209,16 @@ def _check_stages(
         if stage.called in names:
             raise ValueError(f"{at} is there twice; give one of them a name")
         _check_edges(at, stage, place, names)
+        before = after_of(stage, names) if place else []
+        sure[stage.called] = sure_before(before, stage.join, sure)
+        check_condition(at, stage.when, sure[stage.called], names)
         _check_application(at, known[stage.application])
         names.append(stage.called)
 
 
 def _check_edges(at: str, stage: StageConfig, place: int, above: Sequence[str]) -> None:
     if place == 0:
-        for key in ("after", "join", "transform"):
+        for key in ("after", "join", "transform", "when"):
             if getattr(stage, key) != StageConfig.model_fields[key].default:
                 raise ValueError(f"{at}: {key} must be absent; queries enter at the first stage")
         return
@@ -224,6 +231,10 @@ def _check_edges(at: str, stage: StageConfig, place: int, above: Sequence[str]) 
                 f"{at}: after={name!r} names no stage above it; stages stand behind those whose "
                 "results they get"
             )
+    if stage.join and stage.when is not None:
+        raise ValueError(
+            f"{at}: when must be absent: a join runs once; give one to a stage before or after it"
+        )
     how = stage.transform
     if stage.join and how.keep != "input" and not how.function:
         raise ValueError(

@@ -1,5 +1,6 @@
 """Pipelines as frontends run them: stages, and how the inputs of each are made."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,24 @@ class StageTransform:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """What an earlier stage must have found, so that a stage runs."""
+
+    stage: int = -1
+    """Place of the stage that is asked; -1: the one whose result comes."""
+    classes: tuple[str, ...] = ()
+    """Names or numbers that count; empty: all."""
+    score_min: float = -math.inf
+    score_below: float = math.inf
+    found_min: int = 1
+    found_max: float = math.inf
+    scores: str = ""
+    """Output with the scores; empty: as the kind of model has it."""
+    numbers: str = "classes"
+    """Output with the class of each box."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServedStage:
     """One stage of a pipeline."""
 
@@ -71,6 +90,8 @@ class ServedStage:
     transform: StageTransform
     classes: int = 0
     """The answer names so many best classes of the first output in its place; 0: as it is."""
+    when: Condition | None = None
+    """Results that it runs for; None: all."""
 
     @property
     def application(self) -> str:
@@ -88,3 +109,8 @@ class ServedPipeline:
     """In the order of the graph's."""
     function: str = ""
     """`module:function` that calls the stages; empty: they follow one another by the graph."""
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether some stage does not run for all results."""
+        return any(each.when is not None for each in self.stages)

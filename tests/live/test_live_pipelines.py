@@ -78,6 +78,7 @@ CONFIG: dict[str, Any] = {
                 "transform": {"crop": {"classes": ["red"], "score_min": 0.1}},
             },
         ),
+        pipeline("several", {**CROPS, "when": {"classes": ["red"], "found_min": 2}}),
         pipeline("halves", HALVES),
         pipeline("gaps", HALVES, partial=True),
         pipeline("broken", {"application": "classify", "transform": "users_stages:broken"}),
@@ -206,6 +207,11 @@ def test_choices_joins_and_functions() -> None:
             assert wide["box"] == [31, 8, 60, 40]
             (red,) = read(await stub.ModelInfer(message("red", pixels)))["stages"]["classify"]
             assert red["box"] == [10, 8, 30, 40]
+            several = read(await stub.ModelInfer(message("several", pixels)))
+            assert (len(several["stages"]["classify"]), several["left_out"]) == (3, {})
+            one = read(await stub.ModelInfer(message("several", picture(("red", 2, 4)))))
+            why = {"of": ["detect", 0], "when": {"stage": "detect", "found": 1}}
+            assert (one["stages"]["classify"], one["left_out"]) == ([], {"classify": [why]})
             joined = read(await stub.ModelInfer(message("joined", pixels)))["stages"]
             assert len(joined["classify"]) == 3
             assert joined["count"][0]["outputs"]["output"] == [4.0]

@@ -97,12 +97,15 @@ def test_yaml_blocks_of_the_scenario_page_are_scenarios() -> None:
 
 
 def test_yaml_blocks_of_the_pipelines_page_are_serving_files_and_a_scenario() -> None:
-    objects, words, chosen, called, simulated = blocks(ROOT / "docs/pipelines.md", "yaml")
+    objects, sure, words, chosen, called, simulated = blocks(ROOT / "docs/pipelines.md", "yaml")
     find_beside(ROOT / "deployments/cascade.yaml")
     model, _ = registry(read_config(yaml.safe_load(called.text))).known("cascade")
     assert model.pipeline is not None
     assert model.pipeline.function == "cascade:run"
     assert registry(read_config(yaml.safe_load(objects.text))).find("objects")
+    sure_of, _ = registry(read_config(yaml.safe_load(sure.text))).known("sure")
+    assert sure_of.pipeline is not None
+    assert sure_of.pipeline.has_conditions
     for block in (words, chosen):
         assert registry(read_config(yaml.safe_load(block.text))).find("words")
     assert read_scenario(yaml.safe_load(simulated.text)).pipelines

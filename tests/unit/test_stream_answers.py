@@ -57,6 +57,21 @@ def test_each_stage_of_a_pipeline_has_a_line() -> None:
     ]
 
 
+def test_results_that_a_condition_kept_from_a_stage_are_told() -> None:
+    asked = {"stage": "small", "found": 0, "class": "malamute", "score": 0.8}
+    counted = {"stage": "detect", "found": 2}
+    stages: dict[str, Any] = {"large": [], "crowd": []}
+    left_out = {
+        "large": [{"of": ["small", 0], "when": asked}],
+        "crowd": [{"of": ["detect", 0], "when": counted}],
+    }
+    document = {"pipeline": "p", "partial": False, "stages": stages, "left_out": left_out}
+    assert line(document)[1:] == [
+        "        large  left out (small: malamute 0.80)",
+        "        crowd  left out (detect: 2)",
+    ]
+
+
 def test_texts_and_tensors_are_told() -> None:
     read = {"variant": "reader", "outputs": {"text": ["exit [b]\x1b"], "score": [0.987]}}
     counted = {"variant": "sum", "outputs": {"count": [3], "points": [[1.5, 2.0]]}}

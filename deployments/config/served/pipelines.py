@@ -6,6 +6,11 @@ from inspect import iscoroutinefunction
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.pipelines import PipelineConfig, StageConfig, graph_of
+from fermata.deployments.config.served.conditions import (
+    check_classes,
+    check_condition_fits,
+    condition_of,
+)
 from fermata.deployments.specs.pipelines import (
     ANSWER,
     CropChoice,
@@ -34,13 +39,18 @@ def _served(
     pipeline: PipelineConfig, config: DeploymentConfig, models: Mapping[str, ServedModel]
 ) -> ServedModel:
     graph = graph_of(pipeline, config.served)
-    stages = tuple(_stage(each, models) for each in pipeline.stages)
+    names = [each.called for each in pipeline.stages]
+    stages = tuple(_stage(each, names, models) for each in pipeline.stages)
     if graph.called:
         _check_function(f"pipeline {pipeline.name!r}", pipeline.function)
     for before, stage in zip(stages, graph.stages, strict=True):
         for child in stage.children if not graph.called else ():
             where = f"pipeline {pipeline.name!r}: stage {stages[child].name!r}"
             _check_fit(where, before, stages[child])
+            when = stages[child].when
+            if when is not None:
+                asked = before if when.stage < 0 else stages[when.stage]
+                check_condition_fits(where, before, asked, when, bool(graph.joins))
     first = models[pipeline.stages[0].application]
     return replace(
         first,
@@ -64,10 +74,13 @@ def _check_function(where: str, reference: str) -> None:
         raise ConfigError(f"{where}: function={reference!r} must be an async function (async def)")
 
 
-def _stage(given: StageConfig, models: Mapping[str, ServedModel]) -> ServedStage:
+def _stage(
+    given: StageConfig, names: Sequence[str], models: Mapping[str, ServedModel]
+) -> ServedStage:
     model = models[given.application]
-    version = model.own_versions[-1]
-    return ServedStage(given.called, model, version, _transform(given), given.classes or 0)
+    version, how = model.own_versions[-1], _transform(given)
+    when = None if given.when is None else condition_of(given.when, names)
+    return ServedStage(given.called, model, version, how, given.classes or 0, when)
 
 
 def _transform(given: StageConfig) -> StageTransform:
@@ -137,11 +150,7 @@ def _check_crop(where: str, before: ServedStage, stage: ServedStage) -> None:
         )
     if stage.model.image is None:
         raise ConfigError(f"{where}: transform=crop: {stage.name} takes no pictures (input.image)")
-    labels = before.model.labels
-    for each in stage.transform.crop.classes:
-        if not each.isdigit() and each not in labels:
-            known = ", ".join(labels[:10]) or "numbers alone"
-            raise ConfigError(f"{where}: crop.classes: {each!r} is unknown; one of {known}")
+    check_classes(f"{where}: crop", stage.transform.crop.classes, before.model)
 
 
 def _check_rows(where: str, before: ServedStage, stage: ServedStage) -> None:

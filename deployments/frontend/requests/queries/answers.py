@@ -7,6 +7,7 @@ import numpy as np
 
 from fermata.applications.server_options import BoxOptions
 from fermata.clients.wire.tensors import Array, join_bytes
+from fermata.deployments.frontend.requests.queries.conditions import LeftOut
 from fermata.deployments.frontend.requests.queries.parts import (
     QueryPartRecord,
     best_classes,
@@ -24,7 +25,13 @@ Parts = Sequence[Sequence[QueryPartRecord]]
 """Parts of a query, by stage."""
 
 
-def answer_of(pipeline: ServedPipeline, parts: Parts, rid: int, pixels_max: int) -> Result:
+def answer_of(
+    pipeline: ServedPipeline,
+    parts: Parts,
+    rid: int,
+    pixels_max: int,
+    left_out: Sequence[LeftOut] = (),
+) -> Result:
     """The result that a query's client gets."""
     document: dict[str, Json] = {
         "pipeline": pipeline.name,
@@ -34,7 +41,19 @@ def answer_of(pipeline: ServedPipeline, parts: Parts, rid: int, pixels_max: int)
             for stage, row in zip(pipeline.stages, parts, strict=True)
         },
     }
+    if pipeline.has_conditions:
+        document["left_out"] = _left_out(pipeline, left_out)
     return _result(pipeline, parts, rid, document)
+
+
+def _left_out(pipeline: ServedPipeline, given: Sequence[LeftOut]) -> dict[str, Json]:
+    """Results that conditions kept from stages, by the stage that did not run."""
+    names = [each.name for each in pipeline.stages]
+    found: dict[str, list[Json]] = {}
+    for each in given:
+        of: list[Json] = [names[each.parent.stage], each.parent.number]
+        found.setdefault(names[each.stage], []).append({"of": of, "when": each.found})
+    return dict(found)
 
 
 def called_answer(pipeline: ServedPipeline, parts: Parts, rid: int, found: bytes) -> Result:

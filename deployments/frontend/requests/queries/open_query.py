@@ -13,6 +13,7 @@ from fermata.deployments.frontend.requests.pending_request import (
     QueryBond,
     RequestTerms,
 )
+from fermata.deployments.frontend.requests.queries.conditions import LeftOut
 from fermata.deployments.frontend.requests.queries.parts import QueryPartRecord
 from fermata.deployments.specs.pipelines import ServedPipeline, ServedStage
 from fermata.foundation.units import NEVER
@@ -61,6 +62,8 @@ class OpenQuery:
         count = len(pipeline.stages)
         self.parts: list[list[QueryPartRecord]] = [[] for _ in range(count)]
         """By stage."""
+        self.left_out: list[LeftOut] = []
+        """Results that a condition kept from a stage."""
         self.open = [0] * count
         """By stage: parts that have not ended, or whose results are being handed on."""
         self.ended = [0] * count

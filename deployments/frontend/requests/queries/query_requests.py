@@ -18,20 +18,18 @@ from fermata.deployments.frontend.requests.queries.answers import answer_of
 from fermata.deployments.frontend.requests.queries.called_query import CalledQuery
 from fermata.deployments.frontend.requests.queries.open_query import OpenQuery
 from fermata.deployments.frontend.requests.queries.parts import (
-    MadeInput,
     QueryPartRecord,
-    StageResult,
     bytes_read,
-    result_of,
 )
 from fermata.deployments.frontend.requests.queries.query_means import QueryMeans
 from fermata.deployments.frontend.requests.queries.refusals import failed, held, told_of, unfit
-from fermata.deployments.frontend.requests.queries.transforms import (
-    cut_by_backends,
-    join_input,
-    make_inputs,
-    reads_picture,
+from fermata.deployments.frontend.requests.queries.stage_inputs import (
+    Made,
+    MadeInputs,
+    inputs_after,
+    join_inputs,
 )
+from fermata.deployments.frontend.requests.queries.transforms import cut_by_backends, reads_picture
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.learnt_time import LearntTime
 from fermata.router.core.events import DropReason
@@ -40,8 +38,6 @@ from fermata.router.links.messages import Cancel, HandedOn, Result
 
 WITHOUT_TIME = FOR_WANT | {RefusalReason.EXPIRED}
 """Reasons of refusals for which too little time may have been left beside the answer's."""
-Made = list[tuple[int, MadeInput]]
-"""Inputs, each with the place of its stage."""
 
 
 class QueryRequests:
@@ -210,23 +206,13 @@ class QueryRequests:
         stages = query.pipeline.graph.stages
         edges = [each for each in stages[record.stage].children if not stages[each].join]
         if edges:
-            work = partial(self._transform, query, record, edges)
+            cut = self.backends_cut
+            work = partial(inputs_after, query, record, edges, self.means.pixels_max, cut)
             then = partial(self._on_made, query, record, rid, self.means.now_ns())
             size = self._reads(query, (record,), edges)
             self.means.run_aside(work, then, self.cost_of(query, "transform", record.stage, size))
         else:
             self._hand_on(query, record, rid, [])
-
-    def _transform(self, query: OpenQuery, record: QueryPartRecord, edges: list[int]) -> Made:
-        """Make the inputs of all stages that follow a part; may be called in a thread."""
-        stages = query.pipeline.stages
-        told = self.means.pixels_max, self.backends_cut
-        result = result_of(record, stages[record.stage], *told)
-        return [
-            (place, made)
-            for place in edges
-            for made in make_inputs(result, stages[place], record.origin, record.lies)
-        ]
 
     def _on_made(
         self,
@@ -234,7 +220,7 @@ class QueryRequests:
         record: QueryPartRecord,
         rid: int,
         from_ns: int,
-        made: Made | Exception,
+        made: MadeInputs | Exception,
     ) -> None:
         if query.settled:
             return
@@ -244,7 +230,7 @@ class QueryRequests:
         self._on_transformed(query, record, rid, made)
 
     def _on_transformed(
-        self, query: OpenQuery, record: QueryPartRecord, rid: int, made: Made | Exception
+        self, query: OpenQuery, record: QueryPartRecord, rid: int, made: MadeInputs | Exception
     ) -> None:
         if query.settled:
             return
@@ -254,7 +240,8 @@ class QueryRequests:
             record.result = None
             self._lose(query, record, rid, failed(made))
         else:
-            self._hand_on(query, record, rid, made)
+            query.left_out += made.left_out
+            self._hand_on(query, record, rid, made.inputs)
 
     def _lose(self, query: OpenQuery, record: QueryPartRecord, rid: int, refusal: Refusal) -> None:
         """A part has no result: the query has a gap, or none either."""
@@ -290,7 +277,7 @@ class QueryRequests:
         for place in due:
             # It is open from now on, so that nothing else makes it due again.
             query.open[place] += 1
-        work = partial(self._joined, query, due)
+        work = partial(join_inputs, query, due, self.means.pixels_max)
         then = partial(self._on_joined, query, record, rid, due, now_ns)
         before = {each for place in due for each in graph.before[place]}
         size = self._reads(query, [part for each in before for part in query.parts[each]], due)
@@ -331,22 +318,6 @@ class QueryRequests:
         query.running.update(rids)
         return True
 
-    def _joined(self, query: OpenQuery, due: list[int]) -> Made:
-        """Make the inputs of joins; may be called in a thread."""
-        stages, before = query.pipeline.stages, query.pipeline.graph.before
-        found: Made = []
-        for place in due:
-            results: dict[str, list[StageResult]] = {
-                stages[each].name: [
-                    result_of(part, stages[each], self.means.pixels_max)
-                    for part in query.parts[each]
-                    if part.result is not None
-                ]
-                for each in sorted(before[place])
-            }
-            found.append((place, join_input(results, query.parts[0][0].given, stages[place])))
-        return found
-
     def _on_joined(
         self,
         query: OpenQuery,
@@ -383,7 +354,8 @@ class QueryRequests:
             self.means.to_router(HandedOn(rid, record.missing))
         if not query.settled and not any(query.open):
             query.ended_at_ns = self.means.now_ns()
-            work = partial(answer_of, query.pipeline, query.parts, query.rid, self.means.pixels_max)
+            found = query.parts, query.rid, self.means.pixels_max, query.left_out
+            work = partial(answer_of, query.pipeline, *found)
             # Boxes are moved by the sizes of pictures, which their headers have told.
             size = bytes_read((part for parts in query.parts for part in parts), False)
             cost = self.cost_of(query, "answer", 0, size)

@@ -12,12 +12,13 @@ from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.clients.wire.tensors import Array, RawTensor, add_input, from_array
 from fermata.deployments.frontend.inputs.reading import input_form, read_input
 from fermata.deployments.frontend.inputs.request_input import RequestInput
+from fermata.deployments.frontend.requests.queries.findings import best, box_rows, boxes_found
 from fermata.deployments.frontend.requests.queries.parts import MadeInput, Origin, StageResult
 from fermata.deployments.models.pictures.boxes import as_corners, numbers_of
 from fermata.deployments.models.pictures.cuts import CUT_FITS, Bounds, all_bounds, cut_out
 from fermata.deployments.models.pictures.pixel_map import WHOLE, PixelMap
 from fermata.deployments.models.pictures.quads import cut_quad
-from fermata.deployments.specs.pipelines import CropChoice, RowChoice, ServedStage, TurnChoice
+from fermata.deployments.specs.pipelines import RowChoice, ServedStage, TurnChoice
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.user_code import import_function
 
@@ -151,15 +152,6 @@ def _outputs_for(model: ServedModel, result: StageResult) -> list[RawTensor]:
 # Choices
 
 
-def _best(scores: Array | None, count: int, score_min: float, top_k: int) -> list[int]:
-    """Places of those that are kept, best first."""
-    if scores is None:
-        return list(range(min(count, top_k or count)))
-    order = np.argsort(-scores.astype(np.float64), kind="stable")
-    kept: list[int] = order[scores[order] >= score_min].tolist()
-    return kept[: top_k or None]
-
-
 def _rows(result: StageResult, choice: RowChoice) -> list[Array]:
     outputs = result.outputs
     name = choice.output or next(iter(outputs))
@@ -170,36 +162,29 @@ def _rows(result: StageResult, choice: RowChoice) -> list[Array]:
     scores = outputs[choice.scores].reshape(-1) if choice.scores else None
     if scores is not None and len(scores) != len(rows):
         raise BadRequestError(f"{choice.scores} has {len(scores)} scores for {len(rows)} rows")
-    return [rows[each] for each in _best(scores, len(rows), choice.score_min, choice.top_k)]
+    kept = best(scores, len(rows), choice.score_min)
+    return [rows[each] for each in kept[: choice.top_k or None]]
 
 
 def _crops(result: StageResult, stage: ServedStage, lies: PixelMap) -> list[MadeInput]:
     choice, options = stage.transform.crop, result.model.boxes
     assert options is not None, "checked at the start"
-    found = result.outputs[options.output]
-    rows = found if options.axis == "last" else np.moveaxis(found, 0, -1)
+    rows = box_rows(result, options)
     if not rows.size:
         return []
-    count = numbers_of(options)
-    scores = _column(result, choice.scores, rows, count)
-    numbers = _column(result, choice.numbers, rows, count + 1)
-    given = rows[:, :count].astype(np.float64)
+    found = boxes_found(result, rows, choice.scores, choice.numbers)
+    given = rows[:, : numbers_of(options)].astype(np.float64)
     corners = as_corners(given, options)
     is_quad = options.format == "quad"
     passed_on = cut_by_backends(result.given, stage, result.backends_cut)
-    labels = {
-        place: _label(result.model, numbers, place)
-        for place in _best(scores, len(rows), choice.score_min, len(rows))
-    }
-    chosen = [each for each in labels if _is_chosen(choice, numbers, each, labels[each])]
+    chosen = found.chosen(choice.classes, choice.score_min)
     if not chosen:
         return []
     # All at once: numpy takes as long for one.
     bounds = [] if is_quad else all_bounds(corners, result.frame)
     boxes = lies.boxes(corners).tolist() if lies.keeps_boxes and not is_quad else None
     made: list[MadeInput] = []
-    for place in chosen:
-        label = labels[place]
+    for place, label in chosen.items():
         if is_quad:
             cut = _cut_quad(result, stage.model, given[place])
         else:
@@ -207,7 +192,7 @@ def _crops(result: StageResult, stage: ServedStage, lies: PixelMap) -> list[Made
         if cut is None:
             continue
         part, inside = cut
-        score = None if scores is None else float(scores[place])
+        score = found.score(place)
         if boxes is not None:
             origin = Origin(tuple(boxes[place]), label, score)
         else:
@@ -286,28 +271,3 @@ def _turned(result: StageResult, choice: TurnChoice) -> tuple[Array, PixelMap]:
     picture = result.picture
     turned = np.ascontiguousarray(np.rot90(picture, quarters))
     return turned, PixelMap.turned(quarters, *picture.shape[:2])
-
-
-def _column(result: StageResult, name: str, rows: Array, place: int) -> Array | None:
-    """A number for each box: an output of its own, or among those of the box."""
-    if name in result.outputs:
-        found: Array = result.outputs[name].reshape(-1)
-        if len(found) != len(rows):
-            raise BadRequestError(f"{name} has {len(found)} numbers for {len(rows)} boxes")
-        return found
-    return rows[:, place] if rows.shape[-1] > place else None
-
-
-def _label(model: ServedModel, numbers: Array | None, place: int) -> str:
-    if numbers is None:
-        return ""
-    number = int(numbers[place])
-    return model.labels[number] if 0 <= number < len(model.labels) else str(number)
-
-
-def _is_chosen(choice: CropChoice, numbers: Array | None, place: int, label: str) -> bool:
-    if not choice.classes:
-        return True
-    return numbers is not None and (
-        label in choice.classes or str(int(numbers[place])) in choice.classes
-    )

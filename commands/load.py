@@ -147,7 +147,7 @@ def load(
     try:
         if scenario is not None:
             given = _given(scenario, rate, duration_s)
-            targets, due, warmup_ns, total_ns = _of_scenario(given, ask, seed, size)
+            targets, due, warmup_ns, total_ns = scenario_load(given, ask, seed, size)
         else:
             warmup_ns = seconds(warmup_s)
             targets = [_target(ask, model, slo_ms, priority, seed, size)]
@@ -234,7 +234,7 @@ def _given(path: Path, rate_rps: float, duration_s: float) -> SimulatedLoad:
     return load_workload(path, load)
 
 
-def _of_scenario(
+def scenario_load(
     loaded: SimulatedLoad, ask: Ask, seed: int, size: str
 ) -> tuple[list[Target], SendTimes, int, int]:
     """(targets, arrivals, warm-up, end): one target for each application, SLO and priority."""
@@ -243,9 +243,12 @@ def _of_scenario(
         np.stack([drawn.application, drawn.slo_ns, drawn.priority]), axis=1, return_inverse=True
     )
     height, width = _size(size)
+    # Queries of pipelines are numbered behind the applications.
+    names = [each.name for each in loaded.applications]
+    names += [each.name for each in loaded.pipelines]
     targets: list[Target] = []
     for index, slo_ns, priority in kinds.T.tolist():
-        found = ask(loaded.applications[index].name)
+        found = ask(names[index])
         tensor, more = sample_input(found, seed, height, width), sample_more(found, seed)
         targets.append(Target(found.name, tensor, slo_ns, priority, more=more))
     due = SendTimes(drawn.at_ns, target.reshape(-1), drawn.client)

@@ -10,7 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from fermata.commands.files.placement import is_problem, problem_of
-from fermata.commands.files.workload import LoadOptions, Profiles, RateRps, load_workload
+from fermata.commands.files.workload import (
+    FanOuts,
+    LoadOptions,
+    Profiles,
+    RateRps,
+    load_workload,
+)
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import check_fraction, check_positive, refuse
 from fermata.foundation.validation import read_yaml
@@ -80,6 +86,7 @@ def plan(
     memory_mb: MemoryMb = 0.0,
     accuracy: Accuracy = None,
     profiles: Profiles = None,
+    fan_outs: FanOuts = None,
     size: Size = False,
     rate_max_rps: RateMaxRps = 0.0,
     as_json: AsJson = False,
@@ -100,7 +107,7 @@ def plan(
     check_positive("time_limit_s", time_limit_s)
     check_fraction("utilisation", utilisation)
     check_positive("utilisation", utilisation)
-    load = LoadOptions(rate_rps, profiles=tuple(profiles or ()))
+    load = LoadOptions(rate_rps, profiles=tuple(profiles or ()), fan_outs=tuple(fan_outs or ()))
     if accuracy is not None:
         check_fraction("--accuracy", accuracy)
     loaded = _load(problem, load, sub_clusters, memory_mb, accuracy)

@@ -13,6 +13,7 @@ from fermata.commands.files.workload import (
     Arrivals,
     Backends,
     DurationS,
+    FanOuts,
     LoadOptions,
     Profiles,
     RateRps,
@@ -45,6 +46,7 @@ def simulate(
     duration_s: DurationS = None,
     arrivals: Arrivals = "",
     profiles: Profiles = None,
+    fan_outs: FanOuts = None,
     as_json: AsJson = False,
     plot: PlotPath = None,
     record: RecordPath = None,
@@ -54,7 +56,8 @@ def simulate(
     The same file and seed give the same figures, to the last digit. A serving file is taken as it
     is: --rate-rps gives the load.
     """
-    load = LoadOptions(rate_rps, backends, duration_s, arrivals, tuple(profiles or ()))
+    given = tuple(profiles or ()), tuple(fan_outs or ())
+    load = LoadOptions(rate_rps, backends, duration_s, arrivals, *given)
     loaded = load_played(scenario, load)
     with progress_bar() as progress:
         task = progress.add_task("simulating", total=1.0)
@@ -92,6 +95,7 @@ def goodput(
     duration_s: DurationS = None,
     arrivals: Arrivals = "",
     profiles: Profiles = None,
+    fan_outs: FanOuts = None,
     as_json: AsJson = False,
     plot: PlotPath = None,
 ) -> None:
@@ -100,7 +104,8 @@ def goodput(
     The rate is that of all applications together; the 1 % holds for each of them. Dropped and
     late requests are both bad. A serving file is taken as it is.
     """
-    load = LoadOptions(None, backends, duration_s, arrivals, tuple(profiles or ()))
+    given = tuple(profiles or ()), tuple(fan_outs or ())
+    load = LoadOptions(None, backends, duration_s, arrivals, *given)
     loaded = load_played(scenario, load, needs_rate=False)
     results: list[tuple[float, RunReport]] = []
     with progress_bar() as progress:

@@ -10,6 +10,7 @@ import yaml
 from fermata.applications.application import Application
 from fermata.applications.classes import PeekOptions
 from fermata.applications.variant import EMULATED, measured_by
+from fermata.commands.files.fan_outs import check_fan_outs, pipeline_rows, with_fan_outs
 from fermata.commands.files.profile_option import apply_profiles
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import check_number, check_positive, refuse
@@ -50,6 +51,15 @@ Arrivals = Annotated[
         "the file's, or poisson."
     ),
 ]
+FanOuts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fan-out",
+        metavar="[PIPELINE.]STAGE=MEAN",
+        help="Requests that one result makes at a stage of a pipeline: a number, or a section such "
+        "as '{mean: 5}'; the file's unless given.",
+    ),
+]
 Profiles = Annotated[
     list[str] | None,
     typer.Option(
@@ -69,6 +79,7 @@ class LoadOptions:
     duration_s: float | None = None
     arrivals: str = ""
     profiles: tuple[str, ...] = ()
+    fan_outs: tuple[str, ...] = ()
 
     def on(self, top: Fields) -> Fields:
         """The options of a file, with these in their place."""
@@ -139,6 +150,9 @@ def workload_of(path: Path, data: object, load: LoadOptions, needs_rate: bool = 
     if is_serving_file(data):
         return _of_serving_file(path, data, load, needs_rate)
     top = load.on(fields("", "scenario", data, SCENARIO_KEYS, path.parent))
+    if load.fan_outs:
+        rows = with_fan_outs(top.data.get("pipelines"), load.fan_outs)
+        top = replace(top, data={**top.data, "pipelines": rows})
     return build_scenario(top, _prepared(declared(top), load.profiles), needs_rate)
 
 
@@ -147,10 +161,6 @@ def _of_serving_file(path: Path, data: object, load: LoadOptions, needs_rate: bo
     from fermata.deployments.config.resolve import is_scaled, presets
 
     config = read_config(data, str(path), path.parent)
-    if config.pipelines:
-        names = ", ".join(each.name for each in config.pipelines)
-        reason = "has no fan_out, which says how many requests results make; write a scenario"
-        refuse(f"{path}: pipelines", names, f"{reason} (docs/pipelines.md)")
     applications = [
         replace(
             each,
@@ -162,6 +172,7 @@ def _of_serving_file(path: Path, data: object, load: LoadOptions, needs_rate: bo
     ]
     top = load.on(_fleet(config, path.parent))
     try:
+        top = _with_pipelines(top, data, config, load)
         prepared = _prepared(tuple(applications), load.profiles)
         found = build_scenario(top, _swapped_in(config, prepared), False)
     except ConfigError as error:
@@ -170,6 +181,20 @@ def _of_serving_file(path: Path, data: object, load: LoadOptions, needs_rate: bo
         rule = "is a serving file, which names no load; give --rate-rps, requests per second"
         raise ConfigError(f"{path}: {rule}")
     return found
+
+
+def _with_pipelines(
+    top: Fields, data: object, config: "DeploymentConfig", load: LoadOptions
+) -> Fields:
+    """The options with the pipelines of a serving file, if it has any, or those that are given."""
+    if not config.pipelines and not load.fan_outs:
+        return top
+    rows = with_fan_outs(pipeline_rows(config), load.fan_outs)
+    check_fan_outs(config, rows)
+    # Its applications say which of the stages have requests of their own.
+    assert isinstance(data, dict)
+    given = data["applications"]
+    return replace(top, data={**top.data, "pipelines": rows, "applications": given})
 
 
 def _swapped_in(

@@ -95,6 +95,21 @@ class TransformConfig(Section):
         return self
 
 
+class FanOutConfig(Section):
+    """Requests that one result makes at a stage, on average. A number alone is the mean of the law
+    `fixed`."""
+
+    mean: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Below 1, some results make none."""
+    law: Literal["geometric", "fixed"] = "geometric"
+    """`geometric`: any number from 0 on; `fixed`: the mean, rounded up or down at random."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, data: object) -> object:
+        return {"mean": data, "law": "fixed"} if isinstance(data, int | float) else data
+
+
 class StageConfig(Section):
     """A stage of a pipeline."""
 
@@ -110,6 +125,8 @@ class StageConfig(Section):
     """It runs only where an earlier stage has found this; absent: for every result."""
     join: bool = False
     """It runs once for a query, when everything before it has ended."""
+    fan_out: FanOutConfig | None = None
+    """Requests that one result makes, for simulations and plans; servers learn it."""
     classes: Annotated[int, Field(ge=1)] | None = None
     """The answer names so many best classes of its first output, in place of that output."""
 
@@ -125,6 +142,8 @@ class PipelineConfig(Section):
     """Clients send requests to it, as to an application."""
     slo_ms: Positive
     """From a query's arrival to its answer, all stages included."""
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1
+    """Its part of the whole rate in simulations and plans, relative to others."""
     partial: bool = False
     """A part that is lost leaves a gap in the answer. Otherwise the whole query is lost."""
     function: str = ""
@@ -143,7 +162,7 @@ class PipelineConfig(Section):
         if self.partial:
             raise ValueError("partial must be absent: a function goes on without a part, or not")
         for stage in self.stages:
-            for key in ("after", "join", "transform", "when", "classes"):
+            for key in ("after", "join", "transform", "when", "fan_out", "classes"):
                 if getattr(stage, key) != StageConfig.model_fields[key].default:
                     at = f"stage {stage.called!r}"
                     raise ValueError(f"{at}: {key} must be absent where a function calls stages")
@@ -218,7 +237,7 @@ def _check_stages(
 
 def _check_edges(at: str, stage: StageConfig, place: int, above: Sequence[str]) -> None:
     if place == 0:
-        for key in ("after", "join", "transform", "when"):
+        for key in ("after", "join", "transform", "when", "fan_out"):
             if getattr(stage, key) != StageConfig.model_fields[key].default:
                 raise ValueError(f"{at}: {key} must be absent; queries enter at the first stage")
         return
@@ -231,10 +250,12 @@ def _check_edges(at: str, stage: StageConfig, place: int, above: Sequence[str]) 
                 f"{at}: after={name!r} names no stage above it; stages stand behind those whose "
                 "results they get"
             )
-    if stage.join and stage.when is not None:
-        raise ValueError(
-            f"{at}: when must be absent: a join runs once; give one to a stage before or after it"
-        )
+    for key in ("when", "fan_out") if stage.join else ():
+        if getattr(stage, key) is not None:
+            raise ValueError(
+                f"{at}: {key} must be absent: a join runs once; give one to a stage before or "
+                "after it"
+            )
     how = stage.transform
     if stage.join and how.keep != "input" and not how.function:
         raise ValueError(

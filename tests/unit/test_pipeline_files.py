@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fermata.commands.files.workload import LoadOptions, load_workload
 from fermata.commands.serve import load_served
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.resolve import known_profiles, router_config
@@ -132,7 +131,13 @@ MISTAKES = [
     ([FIRST, {"application": "classify", "transform": ":floor"}], "must be module:function"),
     ([FIRST, {"transform": "input"}], "config: pipelines.0.stages.1.application is missing"),
     ([FIRST, {"application": "zebra"}], "config: pipeline 'objects': stage 'zebra'"),
-    ([FIRST, {"application": "classify", "fan_out": 5}], "fan_out=5: Extra inputs"),
+    ([FIRST, {"application": "classify", "fan_out": -1}], "fan_out.mean=-1"),
+    ([FIRST, {"application": "classify", "fan_out": {"law": "fixed"}}], "fan_out.mean is missing"),
+    ([{**FIRST, "fan_out": 2}], "fan_out must be absent; queries enter at the first stage"),
+    (
+        [FIRST, {"application": "classify", "join": True, "transform": "input", "fan_out": 2}],
+        "fan_out must be absent: a join runs once",
+    ),
     ([FIRST, {"application": "classify", "join": True}], "a join gets several results"),
     (
         [FIRST, {"application": "classify", "transform": {"crop": {"top": 1}}}],
@@ -214,15 +219,6 @@ def test_a_serving_file_of_applications_and_pipelines_alone_is_served(tmp_path: 
     file = tmp_path / "served.yaml"
     file.write_text(STAGED % "transform: input")
     assert [each.name for each in load_served(file).pipelines] == ["objects"]
-
-
-def test_pipelines_of_a_serving_file_are_not_simulated(tmp_path: Path) -> None:
-    file = tmp_path / "served.yaml"
-    file.write_text(STAGED % "transform: input")
-    with pytest.raises(
-        ConfigError, match=r"pipelines=.*objects.* has no fan_out.* write a scenario"
-    ):
-        load_workload(file, LoadOptions(rate_rps=10.0))
 
 
 def test_pipelines_of_a_scenario_are_not_served(tmp_path: Path) -> None:

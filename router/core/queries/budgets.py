@@ -109,8 +109,21 @@ class StageBudget:
         return self.plan_ns[size] + self._fill_ns(size) + self.lead_ns
 
     def next_size(self) -> int:
-        """The next larger batch to try; the same where there is none."""
-        return min(self.size + 1 + self.size // STEP, len(self.plan_ns) - 1)
+        """The next larger batch to try; the same where none costs less for each request.
+
+        Margins are learnt by octave: one size may seem to cost more for each request than those on
+        either side of it. What lies beyond such a step is reached in one go.
+        """
+        size = larger = self.size
+        each_ns, plan_ns = self.each_ns, self.plan_ns
+        last, cheaper = len(plan_ns) - 1, list[int]()
+        while larger < last:
+            larger = min(larger + 1 + larger // STEP, last)
+            if plan_ns[larger] < larger * each_ns:
+                if not cheaper and larger <= size + 1 + size // STEP:
+                    return larger
+                cheaper.append(larger)
+        return max(cheaper, key=self.gain, default=size)
 
     def gain(self, size: int) -> float:
         """Backend time saved a second by such batches, over the time that they cost a query."""

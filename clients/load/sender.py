@@ -1,7 +1,6 @@
 """One process of a load: sends what is due, when it is due, and enters what comes back."""
 
 import asyncio
-import gc
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.tensors import RawTensor, add_input
+from fermata.foundation.garbage import settle_garbage
 
 ID_FIELD = b"\x1a"
 """Tag of `id` in a ModelInferRequest. Fields may follow one another in any order, so a message is
@@ -93,8 +93,7 @@ class Sender:
         self.lanes = self.make_lanes()
         await asyncio.gather(*(lane.connect() for lane in self.lanes))
         # Pauses of the collector would look like the server's.
-        gc.collect()
-        gc.freeze()
+        settle_garbage()
 
     def make_lanes(self) -> Sequence[Way]:
         """Ways to the server, not yet connected."""

@@ -3,8 +3,10 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 
 from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.gpu_events import watch_gpu
@@ -19,6 +21,7 @@ from fermata.deployments.backend.seats import Holder, Seat, is_alive
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.sneakpeek.placed_look import PlacedLook
 from fermata.deployments.specs.backend import StoreOptions
+from fermata.foundation.garbage import settle_garbage
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import seconds
 from fermata.profiles.profile import Profile
@@ -85,7 +88,9 @@ class BackendHost:
     async def _load(self) -> LoadedModels:
         """Load every model and measure its run times, on the accelerator that will run it."""
         options = self.options = self.read_options()
-        self.seat = options.find_seat(pick_device(options.store.device))
+        device = pick_device(options.store.device)
+        await asyncio.to_thread(_settle, device)
+        self.seat = options.find_seat(device)
         first, given, found = self.follow(), options.store, LoadedModels({}, dict(options.profiles))
         self.on_host = options.on_host or (first is not None and first.on_host)
         if first is not None:
@@ -290,3 +295,13 @@ class BackendHost:
             await self.process.stop()
         if self.looks is not None:
             self.looks.close()
+
+
+def _settle(device: str) -> None:
+    """Before any model is here: one that is unloaded later may be in a cycle, as torch's graphs
+    are, and only the collector frees its memory."""
+    if device == "cuda":
+        # What its models need is imported with the first of them otherwise, and not settled.
+        with suppress(ImportError):
+            import_module("torchvision")
+    settle_garbage()

@@ -12,6 +12,7 @@ import ray
 from ray.experimental import internal_kv
 
 from fermata.foundation.errors import GoneError, NoAnswerError, ServingError
+from fermata.foundation.garbage import settle_garbage
 from fermata.foundation.logs import LOG, LogOptions, debugging, fields, start_logs
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other, RouterProcess
@@ -206,8 +207,7 @@ def hang_up() -> None:
 def quiet_gc() -> None:
     """Keep the collector out of the way: the core makes no cycles, and a full collection among
     100,000 queued requests takes longer than many an SLO."""
-    gc.collect()
-    gc.freeze()
+    settle_garbage()
     gc.set_threshold(200_000, 50, 1000)
 
 

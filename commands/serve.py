@@ -256,7 +256,7 @@ def _wait_until_ready(handle: Any) -> None:
 
 def _where(config: DeploymentConfig) -> str:
     frontend, control = config.frontend, config.control
-    names = ", ".join(each.name for each in config.applications)
+    names = ", ".join(each.name for each in (*config.applications, *config.pipelines))
     rest = "https" if frontend.tls else "http"
     page = "https" if control.tls else "http"
     return (

@@ -94,7 +94,7 @@ class BackgroundTuning:
     def _try(self, spec: ModelSpec, runner: GraphRunner) -> None:
         try:
             if not self._use_known(spec, runner):
-                tuner = self._tuner(spec, runner)
+                tuner = self.tuner(spec, runner)
                 tuner.begin()
                 self.building.append((spec, tuner))
         # Compilers and networks may raise anything, and the thread goes on with the next one.
@@ -108,12 +108,13 @@ class BackgroundTuning:
             if tuner.build_next():
                 self.building.appendleft((spec, tuner))
             else:
-                self._keep(spec, tuner.finish())
+                self.keep(spec, tuner.finish())
         except Exception as error:
             if not tuner.runner.closed:
                 self._give_up(spec, error)
 
-    def _tuner(self, spec: ModelSpec, runner: GraphRunner) -> KernelTuner:
+    def tuner(self, spec: ModelSpec, runner: GraphRunner) -> KernelTuner:
+        """Tries every way to run a model, none of which is kept for the next start yet."""
         ways = {COMPILED: self._compiler(spec, runner)} if self.compiles else {}
         return KernelTuner(runner, builds_of(), sized=ways)
 
@@ -133,11 +134,12 @@ class BackgroundTuning:
 
     def tune(self, spec: ModelSpec, runner: Any) -> Choice:
         """Choose the kernels of a runner now, and keep the choice for the next start."""
-        choice = self._tuner(spec, innermost(runner)).tune()
-        self._keep(spec, choice)
+        choice = self.tuner(spec, innermost(runner)).tune()
+        self.keep(spec, choice)
         return choice
 
-    def _keep(self, spec: ModelSpec, choice: Choice) -> None:
+    def keep(self, spec: ModelSpec, choice: Choice) -> None:
+        """Have the next start begin with a choice, where the model will be the same."""
         if not is_lasting(spec):
             return
         save_choice(self._path(spec), choice)

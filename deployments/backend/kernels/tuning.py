@@ -200,7 +200,7 @@ class KernelTuner:
             network, batch = self._network(), runner.sample(size)
             few = [each[:rows] for each in batch]
             plain = _rows(runner.compute(*few))
-            function = self.sized[name](network, self._taken(network, few), size)
+            function = self.sized[name](network, self.taken(few), size)
             with substituted(network, function):
                 agreement = compare(plain, _rows(runner.compute(*batch))[:rows])
         if not agreement.holds:
@@ -213,9 +213,9 @@ class KernelTuner:
     def _network(self) -> Any:
         return self.runner.model.module
 
-    def _taken(self, network: Any, batch: Sequence[Any]) -> Any:
-        """What the network takes of a batch; TuningError unless it is one tensor, row by row."""
-        taken = input_of(network, lambda: self.runner.compute(*batch))
+    def taken(self, batch: Sequence[Any]) -> Any:
+        """What the network is given of a batch; TuningError unless it is one tensor."""
+        taken = input_of(self._network(), lambda: self.runner.compute(*batch))
         if taken is None:
             raise TuningError("its network does not take one tensor")
         return taken
@@ -227,7 +227,7 @@ class KernelTuner:
             batch = runner.sample(min(self.effort.sample, runner.room))
             network = self._network()
             plain = _rows(runner.compute(*batch))
-            taken = self._taken(network, batch)
+            taken = self.taken(batch)
             found: dict[str, WayTrial] = {}
             for name in names:
                 self.sleep(self.effort.pause_s)

@@ -7,7 +7,9 @@ to a box without a package index.
 from benchmarks.figures import run_parts
 
 PARTS = {
+    "ways": "offline rates at batch 64 by way, and answers in time while a compiler works",
     "kernels": "offline rates of every way to run three models",
+    "compiled": "networks are compiled for the parts below too, which takes two minutes more",
     "one": "ResNet-50",
     "three": "three models of different cost",
     "plain": "those three on plain Ray Serve",

@@ -42,6 +42,7 @@ GOOD = 0.99
 BATCH = 128
 SHOWN = (1, 8, 64, 128)
 """Batch sizes whose kernels are shown."""
+COMPILED_SIZES = (128, 64, 32, 16, 8, 4, 2, 1)
 PROBE_S = 4.0
 LESS = 0.96
 """Share of a rate that is tried where the rate is not confirmed."""
@@ -159,7 +160,7 @@ def highest(ask: Any, first: float, tolerance: float) -> Probe | None:
     return low
 
 
-def config(models: Sequence[str]) -> dict[str, Any]:
+def config(models: Sequence[str], batch: int = BATCH) -> dict[str, Any]:
     """A deployment of these models, whose backend measures their run times at its start."""
     applications = [
         {
@@ -170,7 +171,7 @@ def config(models: Sequence[str]) -> dict[str, Any]:
                 {
                     "name": f"{model}-fp16",
                     "model": f"torchvision:{model}",
-                    "batch_size_max": BATCH,
+                    "batch_size_max": batch,
                 }
             ],
         }
@@ -346,13 +347,21 @@ def three_figures(folder: Path, parts: Sequence[str], quick: bool) -> Iterator[F
 
 
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    if "ways" in parts:
+        from benchmarks.gpu_ways import ways_figures
+
+        yield from ways_figures(quick)
+    if not set(parts) - {"ways"}:
+        return
     models = MODELS if {"kernels", "three"} & set(parts) else MODELS[:1]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # A process of its own: what it holds of the GPU goes when it ends.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            choices, offline = pool.apply(prepare, (folder, models, config(models), IMAGES))
-        if "kernels" in parts:
+            sizes = COMPILED_SIZES if "compiled" in parts else ()
+            given = (folder, models, config(models), IMAGES, sizes)
+            choices, offline = pool.apply(prepare, given)
+        if {"kernels", "compiled"} & set(parts):
             for model, choice in choices.items():
                 yield from kernel_figures(model, choice)
         if "one" in parts:

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.frames import encode_jpeg
+from fermata.deployments.backend.execution.runner import innermost
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.kernels.choice import Choice
+from fermata.deployments.backend.kernels.tuning import KernelTuner
 from fermata.deployments.backend.loaders import load_runner
 from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
@@ -19,6 +23,7 @@ from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
 from fermata.deployments.models.pictures.decoding import decode, fit, write
 from fermata.deployments.specs.served_model import ImageSpec
+from fermata.foundation.errors import ServingError
 from fermata.profiles.devices import Cuda
 
 SHAPE = (3, 224, 224)
@@ -26,6 +31,8 @@ FRAME = (360, 640, 3)
 CACHE = "cache"
 """Folder of kernels and run times, beside the weights."""
 CALIBRATION = 64
+COMPILERS = 8
+"""Packages that are made at a time, before anything is measured."""
 PIXELS_MAX = 10_000_000
 
 
@@ -54,14 +61,21 @@ def pixels(count: int, seed: int) -> Any:
 
 
 def prepare(
-    folder: Path, models: Sequence[str], config: dict[str, Any], images: int
+    folder: Path,
+    models: Sequence[str],
+    config: dict[str, Any],
+    images: int,
+    sizes: Sequence[int] = (),
 ) -> tuple[dict[str, Choice], Offline]:
-    """The kernels that serve each model, kept where the server looks, and offline answers."""
+    """The kernels that serve each model, kept where the server looks, and offline answers.
+
+    Networks are compiled for these `sizes` too, which takes minutes for many.
+    """
     import torch
 
     networks = seed(folder, models)
     cache = cache_folder({"XDG_CACHE_HOME": os.fspath(folder / CACHE)})
-    choices = _choose_kernels(config, cache)
+    choices = choose_kernels(config, cache, sizes)
     network = networks[models[0]]
     given = np.concatenate([pixels(1, seed) for seed in range(images)])
     decoded = np.stack([_decoded(frames(1, seed)[0]) for seed in range(images)])
@@ -85,15 +99,43 @@ def seed_files(folder: Path, models: Sequence[str]) -> None:
     seed(folder, models)
 
 
-def _choose_kernels(config: dict[str, Any], cache: Path) -> dict[str, Choice]:
-    """By model, with the run times of every way."""
+def choose_kernels(
+    config: dict[str, Any], cache: Path, sizes: Sequence[int] = ()
+) -> dict[str, Choice]:
+    """By model, with the run times of every way; those of `compiled` at these sizes alone."""
     found: dict[str, Choice] = {}
-    tuning = BackgroundTuning(cache, Cuda().name)
-    for spec in store_options(read_config(config)).specs:
-        runner: Any = load_runner(spec, "cuda", MemoryBudget())
-        found[spec.model.partition(":")[2]] = tuning.tune(spec, runner)
-        runner.close()
+    tuning = BackgroundTuning(cache, Cuda().name, compiles=bool(sizes))
+    specs = store_options(read_config(config)).specs
+    runners = {spec: load_runner(spec, "cuda", MemoryBudget()) for spec in specs}
+    tuners = {spec: tuning.tuner(spec, innermost(each)) for spec, each in runners.items()}
+    _compile_at_once(list(tuners.values()), sizes)
+    for spec, tuner in tuners.items():
+        tuner.begin()
+        tuner.left = {way: list(sizes) for way in tuner.left}
+        while tuner.build_next():
+            pass
+        found[spec.model.partition(":")[2]] = choice = tuner.finish()
+        tuning.keep(spec, choice)
+        runners[spec].close()
     return found
+
+
+def _compile_at_once(tuners: Sequence[KernelTuner], sizes: Sequence[int]) -> None:
+    """Make packages of all models, which a server would make one after the other."""
+
+    def make(tuner: KernelTuner, size: int) -> None:
+        for build in tuner.sized.values():
+            # The tuner meets the same error, and tells it.
+            with suppress(ServingError):
+                build(tuner.runner.model.module, taken[tuner], size)
+
+    taken: dict[KernelTuner, Any] = {}
+    for tuner in tuners:
+        with tuner.runner.on_stream(tuner.stream):
+            taken[tuner] = tuner.taken(tuner.runner.sample(1))
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        for each in [pool.submit(make, tuner, size) for tuner in tuners for size in sizes]:
+            each.result()
 
 
 def _seeded(torch: Any, folder: Path, name: str) -> Any:

@@ -136,6 +136,16 @@ def open_on_host(spec: ModelSpec, device: str) -> Model | None:
     return opened
 
 
+def open_network(spec: ModelSpec, device: str) -> TorchModel | NamedNetwork:
+    """A variant's torch network as a runner has it, without a runner."""
+    inner = spec.at_bucket() if spec.pad else spec
+    model = _with_shape(_open_bucket(spec, device), inner)
+    if not isinstance(model, TorchModel | NamedNetwork):
+        raise ConfigError(f"{spec.name}: {spec.model} is no torch network")
+    model.to(device, _floats(inner, model, device))
+    return model
+
+
 def _load(
     spec: ModelSpec,
     device: str,

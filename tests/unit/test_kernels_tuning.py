@@ -1,8 +1,8 @@
 """Tuning on a device that is played: graphs are calls, and run times are those of a table."""
 
-from collections.abc import Iterator
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,67 +10,20 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from played_runner import Played, make_network
 from torch import nn
 
-from fermata.deployments.backend.execution.captured import PLAIN, CapturedGraph
+from fermata.deployments.backend.execution.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.kernels.substitution import input_of, substituted
 from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError
-from fermata.deployments.models.model import Card, TorchModel
+from fermata.deployments.models.model import TorchModel
 
 TIMES_NS = {
     PLAIN: {1: 100, 2: 100, 4: 200, 8: 400},
     "fast": {1: 50, 2: 60, 4: 190, 8: 399},
     "wrong": {1: 1, 2: 1, 4: 1, 8: 1},
 }
-
-
-class Played:
-    """A `GraphRunner` without a GPU."""
-
-    def __init__(self, network: Any) -> None:
-        self.torch = torch
-        self.model = TorchModel(Card("played", (4,), "float32", (3,)), network)
-        self.sizes = [1, 2, 3, 4, 6, 8]
-        self.room = 8
-        self.flying = 0
-        self.captured: list[tuple[int, str]] = []
-        self.installed: list[dict[int, CapturedGraph]] = []
-        self.graphs = {size: self.capture(size, None) for size in self.sizes}
-
-    def open_stream(self) -> str:
-        return "side"
-
-    def open_pool(self) -> object:
-        return object()
-
-    @contextmanager
-    def on_stream(self, stream: str) -> Iterator[None]:
-        assert stream == "side"
-        with torch.inference_mode():
-            yield
-
-    def sample(self, size: int) -> Any:
-        return [torch.from_numpy(self.model.card.make_batch(size))]
-
-    def compute(self, batch: Any) -> Any:
-        return (self.model.forward(batch),)
-
-    def capture(self, size: int, pool: Any, way: str = PLAIN, stream: Any = None) -> CapturedGraph:
-        self.captured.append((size, way))
-        return CapturedGraph(size, self.compute(torch.ones(size, 4)), way)
-
-    def time_ns(self, captured: CapturedGraph) -> int:
-        return TIMES_NS[captured.way][captured.graph]
-
-    def install(self, found: dict[int, CapturedGraph]) -> None:
-        self.installed.append(found)
-        self.graphs.update(found)
-
-
-def make_network() -> Any:
-    torch.manual_seed(0)
-    return nn.Linear(4, 3).eval().requires_grad_(False)
 
 
 def tuner(runner: Any, **builds: Any) -> KernelTuner:
@@ -95,7 +48,7 @@ def ways(runner: Played) -> dict[int, str]:
 
 
 def test_faster_ways_that_agree_are_installed_at_their_sizes() -> None:
-    runner = Played(make_network())
+    runner = Played(make_network(), TIMES_NS)
     choice = tuner(runner, broken=broken, wrong=wrong, fast=same).tune()
     fast = {1: "fast", 2: "fast", 3: "fast", 4: "fast"}
     assert choice.ways == fast
@@ -106,8 +59,30 @@ def test_faster_ways_that_agree_are_installed_at_their_sizes() -> None:
     assert len(runner.installed) == 1
 
 
+def test_constants_of_a_way_live_as_long_as_its_graphs() -> None:
+    class Folded(nn.Linear):
+        """Weights of its own, which graphs read at each launch."""
+
+    built: list[weakref.ref[Any]] = []
+
+    def fold(network: Any, sample: Any) -> Any:
+        folded = Folded(4, 3)
+        folded.load_state_dict(network.state_dict())
+        built.append(weakref.ref(folded))
+        return folded
+
+    runner = Played(make_network(), TIMES_NS)
+    tuner(runner, fast=fold).tune()
+    gc.collect()
+    assert built[0]() is not None
+    runner.graphs.clear()
+    runner.installed.clear()
+    gc.collect()
+    assert built[0]() is None
+
+
 def test_what_was_chosen_before_is_installed_without_timing() -> None:
-    runner = Played(make_network())
+    runner = Played(make_network(), TIMES_NS)
     tuner(runner, fast=same, wrong=wrong).apply(
         Choice({1: "fast", 8: "wrong", 6: "gone", 5: "fast"}, {})
     )
@@ -115,7 +90,7 @@ def test_what_was_chosen_before_is_installed_without_timing() -> None:
 
 
 def test_nothing_is_changed_where_no_way_agrees() -> None:
-    runner = Played(make_network())
+    runner = Played(make_network(), TIMES_NS)
     with pytest.raises(TuningError, match="same answers"):
         tuner(runner, broken=broken, wrong=wrong).tune()
     assert runner.installed == []
@@ -123,7 +98,7 @@ def test_nothing_is_changed_where_no_way_agrees() -> None:
 
 
 def test_a_model_that_does_not_call_its_network_is_left() -> None:
-    runner = Played(make_network())
+    runner = Played(make_network(), TIMES_NS)
     runner.model = TorchModel(runner.model.card, runner.model.module, lambda batch: batch[:, :3])
     with pytest.raises(TuningError, match="one tensor"):
         tuner(runner, fast=same).tune()

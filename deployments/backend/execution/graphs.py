@@ -88,6 +88,8 @@ class GraphRunner:
         """Held from the first to the last kernel of a batch: all of them share buffers."""
         self.flying = 0
         """Batches launched whose answers have not been taken."""
+        self.served: dict[int, int] = {}
+        """Batches launched, by the captured size that they ran at."""
         self.closed = False
         self.free: queue.SimpleQueue[Staged] = queue.SimpleQueue()
         self.buffers: queue.SimpleQueue[AnswerBuffer] = queue.SimpleQueue()
@@ -410,7 +412,9 @@ class GraphRunner:
                 if self.eager:
                     outputs = self.compute(*(each[:size] for each in self.inputs))
                 else:
-                    captured = self.graphs[padded_size(self.sizes, size)]
+                    at = padded_size(self.sizes, size)
+                    self.served[at] = self.served.get(at, 0) + 1
+                    captured = self.graphs[at]
                     captured.graph.replay()
                     outputs = captured.outputs
                 for answers, output in zip(buffer.answers, outputs, strict=True):

@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,60 @@ class Choice:
     times_ns: dict[str, dict[int, int]]
 
 
-def choose(times_ns: Times, sizes: Sequence[int]) -> Choice:
-    """The fastest way of each size, by the next larger size that was measured."""
+def choose(times_ns: Times, sizes: Sequence[int], by_size: Collection[str] = ()) -> Choice:
+    """The fastest way of each size, by the next larger size that was measured.
+
+    Ways `by_size` have no sizes but the measured ones, and batches are padded to these: such a way
+    is held against what another one takes at the size itself.
+    """
     plain = times_ns[PLAIN]
     ways: dict[int, str] = {}
     for size in sizes:
         at = min((each for each in plain if each >= size), default=max(plain))
-        known = {way: found[at] for way, found in times_ns.items() if at in found}
+        known = {
+            way: found[at] for way, found in times_ns.items() if at in found and way not in by_size
+        }
         fastest = min(known, key=lambda way: known[way])
         if known[fastest] <= WORTH * plain[at]:
             ways[size] = fastest
+        best_ns = WORTH * _between(times_ns[ways.get(size, PLAIN)], size)
+        for way in by_size:
+            next_size = larger(times_ns.get(way, {}), size)
+            if next_size is not None and times_ns[way][next_size] <= best_ns:
+                ways[size], best_ns = way, times_ns[way][next_size]
     return Choice(ways, {way: dict(found) for way, found in times_ns.items()})
+
+
+def sizes_used(choice: Choice, way: str) -> set[int]:
+    """Sizes at which a way that is built by size serves batches."""
+    built = choice.times_ns.get(way, {})
+    used = {larger(built, size) for size, chosen in choice.ways.items() if chosen == way}
+    return {size for size in used if size is not None}
+
+
+def most_served(left: Sequence[int], sizes: Sequence[int], served: Mapping[int, int]) -> int:
+    """Of the sizes `left`, the one that most batches would run at, were there only `sizes`."""
+    counts = dict.fromkeys(sizes, 0)
+    for size, count in served.items():
+        at = larger(sizes, size)
+        if at is not None:
+            counts[at] += count
+    # Without any load the largest one: nothing has a higher rate.
+    return max(left, key=lambda size: (counts.get(size, 0), size))
+
+
+def larger(sizes: Iterable[int], size: int) -> int | None:
+    """The smallest of `sizes` that a batch of this size fits in; None where none does."""
+    return min((each for each in sizes if each >= size), default=None)
+
+
+def _between(found: Mapping[int, int], size: int) -> float:
+    """Run time at a size, on the line between its neighbours that were measured."""
+    above = larger(found, size)
+    below = max((each for each in found if each <= size), default=above)
+    if above is None or below is None or above == below:
+        return found[max(found) if above is None else above]
+    return found[below] + (found[above] - found[below]) * (size - below) / (above - below)
 
 
 def save_choice(path: Path, choice: Choice) -> None:

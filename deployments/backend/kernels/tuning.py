@@ -3,8 +3,8 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,13 +13,23 @@ from fermata.deployments.backend.execution.graphs import GraphRunner
 from fermata.deployments.backend.execution.ladder import powers_of_two
 from fermata.deployments.backend.execution.out_of_memory import drop_references, release_memory
 from fermata.deployments.backend.kernels.agreement import Agreement, compare
-from fermata.deployments.backend.kernels.choice import Choice, choose
+from fermata.deployments.backend.kernels.choice import (
+    WORTH,
+    Choice,
+    choose,
+    larger,
+    most_served,
+    sizes_used,
+)
 from fermata.deployments.backend.kernels.substitution import input_of, substituted
 from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, fields
 
+Result = TypeVar("Result")
 Build = Callable[[Any, Any], Callable[..., Any]]
 """Takes a network and an input of it; returns the function to run in its place."""
+SizedBuild = Callable[[Any, Any, int], Callable[..., Any]]
+"""The same for batches of one size alone, which may take a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,8 @@ class TuningEffort:
     """Between steps that take the GPU or the interpreter from served batches."""
     idle_wait_s: float = 0.2
     """Time to wait for a moment without a batch, before a timed run goes in between."""
+    patience: int = 2
+    """Sizes that a way is built for, before it is given up for having gained nothing."""
 
 
 class TuningError(ServingError):
@@ -42,13 +54,24 @@ class TuningError(ServingError):
 
 @dataclass(slots=True)
 class WayTrial:
-    """One way on one model: the function, and graphs of it."""
+    """One way on one model: its functions, and graphs of them."""
 
     name: str
-    function: Callable[..., Any]
     agreement: Agreement
     pool: Any
+    function: Callable[..., Any] | None = None
+    """For batches of any size; None where each size has its own."""
+    functions: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    """By size."""
     graphs: dict[int, CapturedGraph] = field(default_factory=dict)
+
+    def fits(self, size: int) -> bool:
+        """Whether batches of this size can be run."""
+        return self.function is not None or larger(self.functions, size) is not None
+
+    def size_for(self, size: int) -> int:
+        """The size that batches of this one run at."""
+        return size if self.function is not None else larger(self.functions, size) or size
 
 
 class KernelTuner:
@@ -60,47 +83,151 @@ class KernelTuner:
         builds: Mapping[str, Build],
         effort: TuningEffort | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        sized: Mapping[str, SizedBuild] | None = None,
     ) -> None:
         self.runner = runner
         self.builds = builds
+        self.sized = sized or {}
+        """Ways that are built size by size, after the others."""
         self.effort = effort or TuningEffort()
         self.sleep = sleep
         self.stream = runner.open_stream()
+        self.trials: dict[str, WayTrial] = {}
+        self.times_ns: dict[str, dict[int, int]] = {}
+        self.left: dict[str, list[int]] = {}
+        """Sizes that ways are yet to be built for."""
+        self.gained: set[str] = set()
+        """Ways that were faster at one of their sizes."""
 
     def tune(self) -> Choice:
         """Choose by measurement, and switch; TuningError where there is nothing to choose."""
-        trials = self._trials(list(self.builds))
-        if not trials:
+        self.begin()
+        while self.build_next():
+            pass
+        return self.finish()
+
+    def begin(self) -> None:
+        """Switch to what can be built at once; TuningError where there is nothing to choose."""
+        self.trials = self._trials(list(self.builds))
+        if not self.trials and not self.sized:
             raise TuningError("no other way to run it gives the same answers")
         sizes = [size for size in powers_of_two(self.runner.room) if size in self.runner.graphs]
-        times_ns: dict[str, dict[int, int]] = {PLAIN: {}, **{name: {} for name in trials}}
+        self.times_ns = {PLAIN: {}, **{name: {} for name in self.trials}}
         for size in reversed(sizes):
             graphs = {PLAIN: self.runner.graphs[size]}
-            for trial in trials.values():
+            for trial in self.trials.values():
                 graphs[trial.name] = self._capture(trial, size)
             for way, took_ns in self._time(graphs).items():
-                times_ns[way][size] = took_ns
-        choice = choose(times_ns, self.runner.sizes)
-        self._install(choice, trials)
+                self.times_ns[way][size] = took_ns
+        self._install(self._choice(), self.trials)
+        self.left = {name: list(sizes) for name in self.sized}
+        # Graphs share a workspace with whatever else runs on the stream that they were captured on.
+        self.stream = self.runner.open_stream()
+
+    def build_next(self) -> bool:
+        """Build, check and time a way for the size that serves most; false if none is left."""
+        name = next((each for each, sizes in self.left.items() if sizes), None)
+        if name is None:
+            return False
+        left = self.left[name]
+        size = most_served(left, powers_of_two(self.runner.room), self.runner.served)
+        left.remove(size)
+        gains = self._guarded(name, size, self._try_size)
+        if gains is None:
+            left.clear()
+            return True
+        if gains:
+            self.gained.add(name)
+        elif name not in self.gained and len(self.times_ns[name]) >= self.effort.patience:
+            left.clear()
+        return True
+
+    def _guarded(self, name: str, size: int, work: Callable[[str, int], Result]) -> Result | None:
+        """What `work` returns; None where it fails, and the other ways go on."""
+        try:
+            return work(name, size)
+        # Compilers and a user's network may raise anything.
+        except Exception as error:
+            if not self.runner.closed:
+                self._say("another way cannot be built", name, size=size, reason=_line(error))
+            drop_references(error)
+            release_memory()
+            return None
+
+    def finish(self) -> Choice:
+        """Switch to what was built size by size; returns all that was chosen."""
+        choice = self._choice()
+        self._install(choice, self.trials)
+        if not choice.ways and not self.trials:
+            raise TuningError("no other way to run it gives the same answers")
         return choice
 
     def apply(self, choice: Choice) -> None:
         """Switch to ways that were chosen before, once their answers were checked again."""
         wanted = sorted(set(choice.ways.values()))
-        trials = self._trials([way for way in wanted if way in self.builds])
-        known = {size: way for size, way in choice.ways.items() if way in trials}
-        self._install(Choice(known, choice.times_ns), trials)
+        self.trials = self._trials([way for way in wanted if way in self.builds])
+        for name in (way for way in wanted if way in self.sized):
+            for size in sorted(sizes_used(choice, name), reverse=True):
+                self._guarded(name, size, self._build_size)
+        known = {
+            size: way
+            for size, way in choice.ways.items()
+            if way in self.trials and self.trials[way].fits(size)
+        }
+        self._install(Choice(known, choice.times_ns), self.trials)
+
+    def _choice(self) -> Choice:
+        return choose(self.times_ns, self.runner.sizes, self.sized)
+
+    def _try_size(self, name: str, size: int) -> bool:
+        """Whether a way that was built for this size is faster than the one that serves it."""
+        trial = self._build_size(name, size)
+        serves = self.runner.graphs[size]
+        found = self._time({"": serves, name: self._capture(trial, size)})
+        # Held against what the other ways took, in a time when the GPU may have been slower.
+        known_ns = self.times_ns[serves.way][size]
+        took_ns = found[name] * known_ns / max(1, found[""])
+        self.times_ns.setdefault(name, {})[size] = round(took_ns)
+        return took_ns <= WORTH * known_ns
+
+    def _build_size(self, name: str, size: int) -> WayTrial:
+        """Add the function of one size to a way; TuningError if its answers are others."""
+        runner = self.runner
+        if runner.recorded:
+            raise TuningError("it computes sizes as tensors")
+        rows = min(self.effort.sample, size)
+        with runner.on_stream(self.stream):
+            network, batch = self._network(), runner.sample(size)
+            few = [each[:rows] for each in batch]
+            plain = _rows(runner.compute(*few))
+            function = self.sized[name](network, self.taken(few), size)
+            with substituted(network, function):
+                agreement = compare(plain, _rows(runner.compute(*batch))[:rows])
+        if not agreement.holds:
+            raise TuningError(f"it answers otherwise: {_told(agreement)}")
+        trial = self.trials.setdefault(name, WayTrial(name, agreement, runner.open_pool()))
+        trial.agreement = max(trial.agreement, agreement, key=lambda each: each.difference)
+        trial.functions[size] = function
+        return trial
+
+    def _network(self) -> Any:
+        return self.runner.model.module
+
+    def taken(self, batch: Sequence[Any]) -> Any:
+        """What the network is given of a batch; TuningError unless it is one tensor."""
+        taken = input_of(self._network(), lambda: self.runner.compute(*batch))
+        if taken is None:
+            raise TuningError("its network does not take one tensor")
+        return taken
 
     def _trials(self, names: list[str]) -> dict[str, WayTrial]:
         """Build these ways; those that cannot be built, or answer otherwise, are left out."""
         runner = self.runner
         with runner.on_stream(self.stream):
             batch = runner.sample(min(self.effort.sample, runner.room))
-            network: Any = runner.model.module
+            network = self._network()
             plain = _rows(runner.compute(*batch))
-            taken = input_of(network, lambda: runner.compute(*batch))
-            if taken is None:
-                raise TuningError("its network does not take one tensor")
+            taken = self.taken(batch)
             found: dict[str, WayTrial] = {}
             for name in names:
                 self.sleep(self.effort.pause_s)
@@ -117,17 +244,20 @@ class KernelTuner:
                 if not agreement.holds:
                     self._say("another way answers otherwise", name, **_told(agreement))
                     continue
-                found[name] = WayTrial(name, function, agreement, runner.open_pool())
+                found[name] = WayTrial(name, agreement, runner.open_pool(), function)
         return found
 
     def _capture(self, trial: WayTrial, size: int) -> CapturedGraph:
-        if size not in trial.graphs:
+        at = trial.size_for(size)
+        if at not in trial.graphs:
             self.sleep(self.effort.pause_s)
             runner = self.runner
-            with substituted(runner.model.module, trial.function):
-                graph = runner.capture(size, trial.pool, trial.name, self.stream)
-            trial.graphs[size] = graph
-        return trial.graphs[size]
+            function = trial.function or trial.functions[at]
+            with substituted(runner.model.module, function):
+                graph = runner.capture(at, trial.pool, trial.name, self.stream)
+            # Its constants are the function's own, which nothing else keeps.
+            trial.graphs[at] = replace(graph, network=(graph.network, function))
+        return trial.graphs[at]
 
     def _time(self, graphs: Mapping[str, CapturedGraph]) -> dict[str, int]:
         """Median run time of each way, taken in turns so that all meet the same conditions."""
@@ -150,7 +280,9 @@ class KernelTuner:
         found: dict[int, CapturedGraph] = {}
         for size in sorted(choice.ways, reverse=True):
             if size in self.runner.graphs:
-                found[size] = self._capture(trials[choice.ways[size]], size)
+                graph = self._capture(trials[choice.ways[size]], size)
+                if self.runner.graphs[size] is not graph:
+                    found[size] = graph
         if found:
             self.runner.install(found)
         for trial in trials.values():

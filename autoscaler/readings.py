@@ -1,7 +1,7 @@
 """Readings of a router's counters, and what happened between two of them."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from fermata.autoscaler.accuracy import Answers, need, price
 from fermata.autoscaler.evidence import Ended
@@ -17,6 +17,7 @@ class ApplicationReading:
     received: int
     """Requests offered, whatever became of them."""
     good: int
+    """Requests that ended in time. Those that queries have made count with their query."""
     bad: int
     """Requests that ended late or without a result, other than by the client's own wish."""
     busy_ns: int = 0
@@ -29,6 +30,17 @@ class ApplicationReading:
 
 NOTHING = ApplicationReading(0, 0, 0)
 """Counts of an application that was never there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineReading:
+    """Queries of one pipeline since the router started."""
+
+    applications: frozenset[str]
+    """Those that run its stages."""
+    good: int
+    bad: int
+    """Queries refused at the door among them: no stage hears of those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,7 @@ class ClusterReading:
     """Sub-clusters about which nothing is decided for now."""
     bare: frozenset[int] = frozenset()
     """Sub-clusters that nothing can move to. What lives there is not served, and may leave."""
+    pipelines: Mapping[str, PipelineReading] = field(default_factory=dict)
     planned: bool = True
     """Whether the router was given a plan. One that has taken the lead may know only what backends
     hold, and loads nothing on those that come."""
@@ -174,14 +187,20 @@ def _counts(
     return then, after.applications.get(name, then)
 
 
-def _ended(before: ClusterReading, after: ClusterReading, applications: Iterable[str]) -> Ended:
-    """Requests of these applications that ended between two readings."""
+def _ended(before: ClusterReading, after: ClusterReading, applications: Sequence[str]) -> Ended:
+    """Requests of these applications, and queries that need them, which ended between two
+    readings."""
     requests: list[float] = []
     bad: list[float] = []
     for name in applications:
         then, now = _counts(before, after, name)
         bad.append(now.bad - then.bad)
         requests.append(now.good - then.good + bad[-1])
+    for name, each in after.pipelines.items():
+        if not each.applications.isdisjoint(applications):
+            start = before.pipelines.get(name)
+            bad.append(each.bad - (0 if start is None else start.bad))
+            requests.append(each.good - (0 if start is None else start.good) + bad[-1])
     return Ended(tuple(requests), tuple(bad))
 
 

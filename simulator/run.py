@@ -144,9 +144,9 @@ class Driver:
         self.queries = self._pipelines()
         self.control: ScalingControl | None = None
         if scenario.scales:
-            self.control = ScalingControl(
-                scenario, self.engine, self.ownership, self.cluster.enter_control
-            )
+            counted = dict if self.queries is None else self.queries.counts
+            given = self.engine, self.ownership, self.cluster.enter_control
+            self.control = ScalingControl(scenario, *given, counted)
 
     def _pipelines(self) -> QueryPlay | None:
         if not self.scenario.pipelines:

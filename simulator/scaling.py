@@ -12,6 +12,7 @@ from fermata.autoscaler.placer import ApplyPlan, SolvePlacement
 from fermata.autoscaler.readings import (
     ApplicationReading,
     ClusterReading,
+    PipelineReading,
     PoolReading,
     SubClusterReading,
 )
@@ -65,9 +66,16 @@ class ScalingControl:
     """Drives a `ControlLoop`: takes its readings, and carries out its effects."""
 
     def __init__(
-        self, scenario: Scenario, engine: Engine, ownership: Ownership, enter: Enter
+        self,
+        scenario: Scenario,
+        engine: Engine,
+        ownership: Ownership,
+        enter: Enter,
+        queries: Callable[[], dict[str, PipelineReading]] = dict,
     ) -> None:
+        """`queries` counts those that have ended, by pipeline."""
         self.engine = engine
+        self.queries = queries
         self.ownership = ownership
         self.enter = enter
         startup_ns = 0 if scenario.autoscaler is None else scenario.autoscaler.startup_ns
@@ -118,6 +126,7 @@ class ScalingControl:
                 )
             ),
             plan=self.plan,
+            pipelines=self.queries(),
             on_their_way=frozenset(() if self.going is None else self.going.away(self.plan)),
             targets=self.targets,
         )
@@ -153,8 +162,8 @@ class ScalingControl:
         return {
             name: ApplicationReading(
                 received[number],
-                counts[number].good,
-                counts[number].bad,
+                counts[number].direct_good,
+                counts[number].direct_bad,
                 counts[number].busy_ns,
                 self.rated[number],
                 self.right[number],

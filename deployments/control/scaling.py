@@ -20,6 +20,7 @@ from fermata.autoscaler.placer import ApplyPlan, GiveUpMove, KeepPlan, LeaveInPl
 from fermata.autoscaler.readings import (
     ApplicationReading,
     ClusterReading,
+    PipelineReading,
     PoolReading,
     SubClusterReading,
 )
@@ -35,6 +36,7 @@ from fermata.partitioner.applications import placed_application
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.partitioner.plan_file import by_name, load_plan, save_json
 from fermata.profiles.profile import Profile
+from fermata.router.core.events import GOOD, is_bad
 from fermata.router.telemetry.snapshot import PoolSnapshot, RouterSnapshot
 
 ARRIVE_S = 0.2
@@ -51,8 +53,8 @@ def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
         applications={
             name: ApplicationReading(
                 each.requests,
-                each.good,
-                each.bad,
+                each.good - each.parts_good,
+                each.bad - each.parts_bad,
                 snapshot.busy_ns.get(name, 0),
                 each.rated,
                 each.expected_right,
@@ -73,6 +75,14 @@ def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
             for each in snapshot.ranks
         ),
         plan=Plan(snapshot.placement.applications),
+        pipelines={
+            name: PipelineReading(
+                frozenset(stage.application for stage in each.stages),
+                each.ended.get(GOOD, 0),
+                sum(count for outcome, count in each.ended.items() if is_bad(outcome)),
+            )
+            for name, each in snapshot.pipelines.items()
+        },
         on_their_way=frozenset(snapshot.placement.on_their_way),
         targets=tuple(snapshot.wanted),
         closed=frozenset(snapshot.placement.closed),

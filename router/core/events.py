@@ -1,7 +1,7 @@
 """Events that enter the engine and effects that leave it."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from fermata.foundation.units import NEVER
 
@@ -114,6 +114,9 @@ class SequenceStep:
 class Request:
     """One inference to be done for one client, with its deadline. Hot: one for each request."""
 
+    is_part: ClassVar[bool] = False
+    """Whether it is part of a query, whose end counts in its place."""
+
     __slots__ = (
         "accuracies",
         "allowed",
@@ -184,6 +187,14 @@ class Request:
 
     def __repr__(self) -> str:
         return f"Request({self.rid}, app {self.application}, deadline {self.deadline_ns})"
+
+
+class PartRequest(Request):
+    """One that is part of a query."""
+
+    is_part = True
+
+    __slots__ = ()
 
 
 def rows_of(requests: Sequence[Request]) -> int:

@@ -9,7 +9,7 @@ from fermata.router.core.events import Request, is_bad
 class ApplicationCount:
     """How the requests of one application have ended so far, and the time that they took."""
 
-    __slots__ = ("busy_ns", "drops", "good", "late")
+    __slots__ = ("busy_ns", "drops", "good", "late", "parts")
 
     def __init__(self) -> None:
         self.busy_ns = 0
@@ -18,6 +18,18 @@ class ApplicationCount:
         self.late = 0
         """Ran, but ended after the deadline."""
         self.drops: dict[str, int] = {}
+        self.parts: ApplicationCount | None = None
+        """Those among them that are parts of queries; None where it runs no stage."""
+
+    @property
+    def direct_good(self) -> int:
+        """Good ones that are no part of a query."""
+        return self.good - (0 if self.parts is None else self.parts.good)
+
+    @property
+    def direct_bad(self) -> int:
+        """Bad ones that are no part of a query."""
+        return self.bad - (0 if self.parts is None else self.parts.bad)
 
     @property
     def bad(self) -> int:
@@ -36,12 +48,21 @@ class Ledger:
     def open(self) -> None:
         self.applications.append(ApplicationCount())
 
+    def count_parts(self, application: int) -> None:
+        """Count parts of queries apart, too: the application runs a stage."""
+        self.applications[application].parts = ApplicationCount()
+
     def on_drop(self, request: Request, reason: str) -> None:
-        drops = self.applications[request.application].drops
-        drops[reason] = drops.get(reason, 0) + 1
+        count = self.applications[request.application]
+        count.drops[reason] = count.drops.get(reason, 0) + 1
+        if count.parts is not None and request.is_part:
+            count.parts.drops[reason] = count.parts.drops.get(reason, 0) + 1
 
     def on_answer(self, request: Request) -> None:
-        self.applications[request.application].good += 1
+        count = self.applications[request.application]
+        count.good += 1
+        if count.parts is not None and request.is_part:
+            count.parts.good += 1
 
     def on_done(self, now_ns: int, requests: Sequence[Request]) -> None:
         applications = self.applications
@@ -50,6 +71,12 @@ class Ledger:
                 applications[request.application].good += 1
             else:
                 applications[request.application].late += 1
+        # A batch has requests of one application.
+        parts = applications[requests[0].application].parts if requests else None
+        if parts is not None:
+            in_time = [each.deadline_ns >= now_ns for each in requests if each.is_part]
+            parts.good += sum(in_time)
+            parts.late += len(in_time) - sum(in_time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,15 @@ from typing import Final
 
 from fermata.foundation.learnt_time import LearntTime
 from fermata.router.assembly import Assembly
-from fermata.router.core.events import GOOD, Batch, Drop, DropReason, Request, rows_of
+from fermata.router.core.events import (
+    GOOD,
+    Batch,
+    Drop,
+    DropReason,
+    PartRequest,
+    Request,
+    rows_of,
+)
 from fermata.router.core.outbox import FOR_WANT
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query_table import Part, Query, QueryTable
@@ -66,7 +74,7 @@ class SubmittedTable(QueryTable):
 
     def new_request(self, application: int, now_ns: int, deadline_ns: int) -> Request:
         submit = self.coming.popleft()
-        request = Request(submit.rid, application, now_ns, deadline_ns)
+        request = PartRequest(submit.rid, application, now_ns, deadline_ns)
         request.client, request.tenant = submit.client, submit.tenant
         request.priority, request.ticket = submit.priority, submit.payload
         if self.separation.active:
@@ -366,7 +374,9 @@ class LiveQueries:
         part = self.table.parts.get(request.rid)
         in_doubt = request.retried or request.left_out or drop.reason in DIED
         if part is not None and in_doubt and not part.query.called:
-            self.doubts[part.query.qid] = drop.reason
+            if not (self.pipeline_of(part).partial and part.stage > 0):
+                # Otherwise its query is answered in any case.
+                self.doubts[part.query.qid] = drop.reason
             if not self.pipeline_of(part).follows(part.stage):
                 self.table.on_done(now_ns, [(part.rid, ())])
                 self._note_ends()

@@ -141,6 +141,7 @@ def _pipelines(live: LiveRouter) -> dict[str, PipelineSnapshot]:
                 )
             ],
             wasted_ns=int(queries.wasted_ns[number]),
+            ended=dict(queries.outcomes[number]),
         )
         for (name, number), flow in zip(queries.numbers.items(), queries.table.flows, strict=True)
     }
@@ -197,6 +198,7 @@ def _sliced(
 
 def _application(live: LiveRouter, number: int, now_ns: int) -> ApplicationSnapshot:
     counts = live.engine.ledger.applications[number]
+    parts = counts.parts
     meter = live.meters.applications[number]
     streams, worst, worst_bad_rate = meter.streams.worst(now_ns)
     return ApplicationSnapshot(
@@ -215,6 +217,8 @@ def _application(live: LiveRouter, number: int, now_ns: int) -> ApplicationSnaps
         streams=StreamsSnapshot(streams, worst, worst_bad_rate),
         policy=live.engine.sources[number].describe(),
         looks=_looks(live, number),
+        parts_good=0 if parts is None else parts.good,
+        parts_bad=0 if parts is None else parts.bad,
     )
 
 

@@ -72,6 +72,9 @@ class ApplicationSnapshot:
     """The policy's own description of itself."""
     looks: LookSnapshot | None = None
     """None where nothing looks at its requests."""
+    parts_good: int = 0
+    """Good ones that are parts of queries."""
+    parts_bad: int = 0
 
     @property
     def bad(self) -> int:
@@ -291,6 +294,8 @@ class PipelineSnapshot:
     stages: list[StageSnapshot]
     wasted_ns: int = 0
     """Backend time of queries that ended without a good answer, and of what ran on after them."""
+    ended: Mapping[str, int] = field(default_factory=dict)
+    """Queries by outcome, as the router has ended them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from fermata.autoscaler.readings import PipelineReading
 from fermata.router.core.engine import Engine
-from fermata.router.core.events import GOOD, Batch
+from fermata.router.core.events import GOOD, Batch, is_bad
 from fermata.router.core.queries.query_table import Query, QueryTable
 from fermata.simulator.pipelines.rules import table_of
 from fermata.simulator.scenario.pipeline_spec import FanOutSpec
@@ -51,6 +52,14 @@ class PipelineLog:
     stages: tuple[tuple[StageLog, ...], ...] = ()
 
 
+@dataclass(slots=True)
+class QueryCount:
+    """Queries of a pipeline that have ended."""
+
+    good: int = 0
+    bad: int = 0
+
+
 class QueryPlay:
     """The query table's driver within the simulator's."""
 
@@ -72,6 +81,8 @@ class QueryPlay:
             variant.accuracy for each in scenario.applications for variant in each.variants
         ]
         """By variant."""
+        self.ended = [QueryCount() for _ in scenario.pipelines]
+        """By pipeline."""
         self.owners: dict[int, tuple[int, int]] = {}
         """By request that runs: its query, and the stage."""
 
@@ -124,7 +135,20 @@ class QueryPlay:
         for query in ended:
             log = self.log.queries[query.qid]
             log.outcome, log.refused = query.outcome, query.refused
+            count = self.ended[query.pipeline]
+            count.good += is_good(query)
+            count.bad += is_bad(query.outcome)
         return ended
+
+    def counts(self) -> dict[str, PipelineReading]:
+        """Queries that have ended, as the control loop reads them."""
+        names = [each.name for each in self.scenario.applications]
+        return {
+            spec.name: PipelineReading(
+                frozenset(names[each] for each in spec.graph.applications), count.good, count.bad
+            )
+            for spec, count in zip(self.scenario.pipelines, self.ended, strict=True)
+        }
 
 
 def is_good(query: Query) -> bool:

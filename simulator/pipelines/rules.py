@@ -11,6 +11,7 @@ from fermata.router.core.queries.flow import Flow
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query_table import Query, QueryTable
 from fermata.simulator.pipelines.bound import stage_budgets
+from fermata.simulator.scenario.pipeline_spec import PARTITIONED
 from fermata.simulator.scenario.scenario import Scenario
 
 MEMORY = 0.01
@@ -139,10 +140,6 @@ def backends_by_stage(scenario: Scenario) -> tuple[int, ...]:
         neediest = max(counts, key=lambda number: work[number] / counts[number])
         counts[neediest] += 1
     return tuple(number for number, count in counts.items() for _ in range(count))
-
-
-PARTITIONED = frozenset(("inferline", "clipper++"))
-"""Rules by which each stage has backends of its own."""
 
 
 def with_homes(scenario: Scenario) -> Scenario:

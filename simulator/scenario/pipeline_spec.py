@@ -15,6 +15,10 @@ FAN_OUT_KEYS = ("mean", "law")
 LAWS = ("geometric", "fixed")
 PIPELINE_RULES = ("door", "per-stage", "nexus", "inferline", "clipper++", "pard")
 """The router's own comes first; see docs/pipelines.md."""
+PARTITIONED = frozenset(("inferline", "clipper++"))
+"""Rules by which each stage has backends of its own."""
+OWN_BACKENDS = PARTITIONED | {"nexus"}
+"""Those, and the one whose bins are planned once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from fermata.router.policies.catalog import (
 from fermata.simulator.scenario.arrival_spec import ArrivalSpec, read_arrivals
 from fermata.simulator.scenario.network_spec import NetworkSpec, read_network
 from fermata.simulator.scenario.pipeline_spec import (
+    OWN_BACKENDS,
     PIPELINE_RULES,
     PipelineSpec,
     as_stages,
@@ -204,8 +205,8 @@ def build_scenario(
     top: Fields, given: tuple[Application, ...], needs_rate: bool = True
 ) -> Scenario:
     """The scenario of these options and these applications, as files declare them."""
-    rule = top.choice("pipeline_rule", PIPELINE_RULES, PIPELINE_RULES[0])
-    applications, pipelines = _pipelined(top, _simulated(given), rule)
+    pipeline_rule = top.choice("pipeline_rule", PIPELINE_RULES, PIPELINE_RULES[0])
+    applications, pipelines = _pipelined(top, _simulated(given), pipeline_rule)
     groups = read_backends(top, "backends")
     backends = sum(group.count for group in groups)
     options = top.mapping("policy_options")
@@ -229,7 +230,7 @@ def build_scenario(
     if epochs:
         check_movable(each.policy or policy for each in applications)
     check_backends("backends", backends, owners_of(applications, policy, options))
-    shares = _read_shares(top, applications, pipelines, arrivals)
+    shares = _read_shares(top, applications, pipelines, arrivals, pipeline_rule)
     execution = top.inner("execution", EXECUTION_KEYS)
     duration_s = top.positive("duration_s")
     duration_ns = seconds(30 if duration_s is None else duration_s)
@@ -262,7 +263,7 @@ def build_scenario(
         groups=() if _is_plain(groups) else groups,
         pipelines=pipelines,
         pipeline_shares=shares[len(applications) :],
-        pipeline_rule=rule,
+        pipeline_rule=pipeline_rule,
     )
 
 
@@ -279,13 +280,16 @@ def _read_shares(
     applications: tuple[Application, ...],
     pipelines: tuple[PipelineSpec, ...],
     arrivals: ArrivalSpec,
+    rule: str,
 ) -> tuple[float, ...]:
     """Parts of the whole rate, those of pipelines last."""
     if not pipelines:
         return read_shares(top, applications, sets_rates(arrivals, applications))
-    for key in ("popularity", "network", "autoscaler", "epochs"):
+    for key in ("popularity", "network", "epochs"):
         if top.has(key):
             refuse(key, top.data[key], "does not go with pipelines; leave one of them out")
+    if top.has("autoscaler") and rule in OWN_BACKENDS:
+        refuse("pipeline_rule", rule, "gives stages backends of their own; leave autoscaler out")
     if arrivals.process == "periodic" or arrivals.rps_of:
         refuse(
             "arrivals", top.data.get("arrivals"), "must be shared by weight, as poisson ones are"

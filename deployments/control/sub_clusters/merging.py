@@ -206,6 +206,8 @@ def _application(first: ApplicationSnapshot, second: ApplicationSnapshot) -> App
         queue_delay=_histogram([first.queue_delay, second.queue_delay]),
         slack=_histogram([first.slack, second.slack]),
         streams=replace(worse, seen=first.streams.seen + second.streams.seen),
+        parts_good=first.parts_good + second.parts_good,
+        parts_bad=first.parts_bad + second.parts_bad,
     )
 
 

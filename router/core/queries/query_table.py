@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.engine import Engine
-from fermata.router.core.events import GOOD, DropReason, Request
+from fermata.router.core.events import GOOD, DropReason, PartRequest, Request
 from fermata.router.core.pool import Pool
 from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.queries.budgets import StageBudget, Timed, fit
@@ -48,6 +48,8 @@ class QueryTable:
             for application in sorted({each for one in pipelines for each in one.applications})
         }
         """By application that runs some stage."""
+        for application in self.budgets:
+            engine.ledger.count_parts(application)
         self.speeds = StageSpeeds(engine)
         self.variants = StageVariants(engine, self.flows, self.budgets, self.speeds)
         self.choosing = False
@@ -211,7 +213,7 @@ class QueryTable:
 
     def new_request(self, application: int, now_ns: int, deadline_ns: int) -> Request:
         """A request of a stage; drivers with more to say of it have their own."""
-        return Request(self.new_rid(), application, now_ns, deadline_ns)
+        return PartRequest(self.new_rid(), application, now_ns, deadline_ns)
 
     def _close(self, part: Part) -> None:
         del self.parts[part.rid]

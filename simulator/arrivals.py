@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fermata.applications.application import Application
+from fermata.applications.clients import ClientsSpec
 from fermata.clients.load.arrivals import gamma
 from fermata.foundation.units import SECOND
+from fermata.simulator.scenario.pipeline_spec import PipelineSpec
 from fermata.simulator.scenario.scenario import Scenario
 
 Times = npt.NDArray[np.int64]
@@ -55,7 +57,8 @@ def generate(scenario: Scenario) -> Arrivals:
             first_client += group.count
     for index, pipeline in enumerate(scenario.pipelines, len(scenario.applications)):
         rng = np.random.default_rng([scenario.seed, index])
-        parts.append(_of_pipeline(scenario, pipeline.graph.slo_ns, index, rng))
+        parts.append(_of_pipeline(scenario, pipeline, index, first_client, rng))
+        first_client += sum(group.count for group in pipeline.clients)
     at_ns = np.concatenate([part.at_ns for part in parts])
     order = np.argsort(at_ns, kind="stable")
     numbers = [np.full(len(part.at_ns), index) for index, part in enumerate(parts)]
@@ -93,23 +96,40 @@ def _of_application(
             np.zeros(count, np.int64),
             phase,
         )
-    groups = np.repeat(
-        np.arange(len(application.clients)), [group.count for group in application.clients]
-    )
-    rates = np.array([application.clients[group].fps or 1.0 for group in groups])
-    stream = rng.choice(len(groups), size=count, p=rates / rates.sum())
-    slos = np.array([group.slo_ns for group in application.clients])
-    priorities = np.array([group.priority for group in application.clients])
+    return _dealt(at_ns, phase, application.clients, first_client, rng)
+
+
+def _dealt(
+    at_ns: Times,
+    phase: Times,
+    clients: tuple[ClientsSpec, ...],
+    first_client: int,
+    rng: np.random.Generator,
+) -> _Part:
+    """Arrivals of several clients, dealt among them by their frame rates."""
+    groups = np.repeat(np.arange(len(clients)), [group.count for group in clients])
+    rates = np.array([clients[group].fps or 1.0 for group in groups])
+    stream = rng.choice(len(groups), size=len(at_ns), p=rates / rates.sum())
+    slos = np.array([group.slo_ns for group in clients])
+    priorities = np.array([group.priority for group in clients])
     group_of = groups[stream]
     return _Part(at_ns, first_client + stream, slos[group_of], priorities[group_of], phase)
 
 
-def _of_pipeline(scenario: Scenario, slo_ns: int, index: int, rng: np.random.Generator) -> _Part:
+def _of_pipeline(
+    scenario: Scenario,
+    pipeline: PipelineSpec,
+    index: int,
+    first_client: int,
+    rng: np.random.Generator,
+) -> _Part:
     """Queries of a pipeline, numbered behind the applications."""
     share = scenario.pipeline_shares[index - len(scenario.applications)]
     at_ns, phase = _PROCESSES[scenario.arrivals.process](scenario, share, rng)
+    if pipeline.clients:
+        return _dealt(at_ns, phase, pipeline.clients, first_client, rng)
     nobody = np.zeros(len(at_ns), np.int64)
-    return _Part(at_ns, nobody, np.full(len(at_ns), slo_ns), nobody, phase)
+    return _Part(at_ns, nobody, np.full(len(at_ns), pipeline.graph.slo_ns), nobody, phase)
 
 
 def _end_ns(scenario: Scenario) -> int:

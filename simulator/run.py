@@ -252,7 +252,8 @@ class Driver:
                 now_ns = arrival_ns
                 number = application[here]
                 if number >= len(hard_limit_ns):
-                    self._on_query(now_ns, index, number, slo_ns[here])
+                    who = client[here], priority[here]
+                    self._on_query(now_ns, index, number, slo_ns[here], who)
                 elif uplinks is None:
                     deadline_ns = now_ns + slo_ns[here]
                     expires_at_ns = max(deadline_ns, now_ns + hard_limit_ns[number])
@@ -279,9 +280,11 @@ class Driver:
         if self.control is not None:
             self.control.finish(now_ns)
 
-    def _on_query(self, now_ns: int, qid: int, number: int, slo_ns: int) -> None:
+    def _on_query(
+        self, now_ns: int, qid: int, number: int, slo_ns: int, who: tuple[int, int]
+    ) -> None:
         assert self.queries is not None
-        self.queries.arrive(now_ns, qid, number, slo_ns)
+        self.queries.arrive(now_ns, qid, number, slo_ns, *who)
         self._end_queries(self.queries)
 
     def _not_sent(self, rid: int) -> None:

@@ -92,9 +92,12 @@ class QueryWorld:
         self.made += 1
         return self.made
 
-    def send(self, qid: int, slo_ns: int, pipeline: int = 0) -> Query:
+    def send(
+        self, qid: int, slo_ns: int, pipeline: int = 0, client: int = 0, tenant: int = 0
+    ) -> Query:
         """A query arrives now."""
-        query = Query(qid, pipeline, self.now_ns, self.now_ns + slo_ns)
+        until_ns = self.now_ns + slo_ns
+        query = Query(qid, pipeline, self.now_ns, until_ns, client, tenant=tenant)
         self.table.on_query(self.now_ns, query)
         self._settle()
         return query

@@ -146,6 +146,8 @@ class PipelineConfig(Section):
     """Its part of the whole rate in simulations and plans, relative to others."""
     partial: bool = False
     """A part that is lost leaves a gap in the answer. Otherwise the whole query is lost."""
+    newest: bool = False
+    """A new frame of a stream replaces the queued one, while nothing of that has run."""
     function: str = ""
     """An async function of yours that calls the stages, `module:function`; empty: they follow one
     another as `after` and `transform` say."""
@@ -296,4 +298,4 @@ def graph_of(pipeline: PipelineConfig, applications: Sequence[Application]) -> P
         for stage, to in zip(pipeline.stages, children, strict=True)
     )
     slo_ns, called = ms(pipeline.slo_ms), bool(pipeline.function)
-    return Pipeline(stages, slo_ns, pipeline.partial, called)
+    return Pipeline(stages, slo_ns, pipeline.partial, called, pipeline.newest)

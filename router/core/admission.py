@@ -1,10 +1,10 @@
 """The one hook before the queue: who may enter when not everyone can be served."""
 
+from collections.abc import Container
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from fermata.router.core.events import HIGHEST, DropReason, Request
-from fermata.router.core.outbox import Outbox
 from fermata.router.core.pool import Pool
 
 
@@ -59,6 +59,13 @@ class Stream:
         self.last_at_ns = now_ns
 
 
+class Queued(Protocol):
+    """Knows by their numbers who waits: an outbox of requests, and a table of queries."""
+
+    @property
+    def queued(self) -> Container[int]: ...
+
+
 class Admission:
     """Admits everything; what a policy-free engine uses."""
 
@@ -96,7 +103,7 @@ class StreamAdmission(Admission):
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: Queued,
         newest: bool,
         weights: dict[int, float],
         rules: StreamRules = RULES,

@@ -72,7 +72,7 @@ class SubmittedTable(QueryTable):
             made = {application: requests for application, requests in kept.items() if requests}
         super()._submit(now_ns, made)
 
-    def new_request(self, application: int, now_ns: int, deadline_ns: int) -> Request:
+    def new_request(self, query: Query, application: int, now_ns: int, deadline_ns: int) -> Request:
         submit = self.coming.popleft()
         request = PartRequest(submit.rid, application, now_ns, deadline_ns)
         request.client, request.tenant = submit.client, submit.tenant
@@ -159,11 +159,12 @@ class LiveQueries:
         """Let a query in, or refuse its first request, which is of this stage."""
         assert submit.part is not None
         table, number = self.table, self.numbers[submit.part.pipeline]
-        query = Query(qid, number, now_ns, now_ns + submit.slo_ns)
+        who = submit.client, submit.priority, submit.tenant
+        query = Query(qid, number, now_ns, now_ns + submit.slo_ns, *who)
         table.on_query(now_ns, query)
         if query.refused:
             application = table.flows[number].pipeline.stages[stage].application
-            request = table.new_request(application, now_ns, query.deadline_ns)
+            request = table.new_request(query, application, now_ns, query.deadline_ns)
             self.refuse(now_ns, request, DropReason.SHED)
         return not query.refused
 

@@ -86,10 +86,14 @@ class QueryPlay:
         self.owners: dict[int, tuple[int, int]] = {}
         """By request that runs: its query, and the stage."""
 
-    def arrive(self, now_ns: int, qid: int, number: int, slo_ns: int) -> None:
+    def arrive(
+        self, now_ns: int, qid: int, number: int, slo_ns: int, client: int, priority: int
+    ) -> None:
         """A query arrives; `number` is that of its pipeline among all that arrives."""
-        self.log.queries[qid] = QueryLog(number - self.first, now_ns)
-        self.table.on_query(now_ns, Query(qid, number - self.first, now_ns, now_ns + slo_ns))
+        pipeline = number - self.first
+        self.log.queries[qid] = QueryLog(pipeline, now_ns)
+        who = client, priority
+        self.table.on_query(now_ns, Query(qid, pipeline, now_ns, now_ns + slo_ns, *who))
 
     def on_dispatch(self, batch: Batch) -> None:
         """Note whose requests a batch has: they may be nobody's any more when it ends."""

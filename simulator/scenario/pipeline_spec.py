@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fermata.applications.application import Application
+from fermata.applications.clients import ClientsSpec
 from fermata.foundation.refusals import refuse
+from fermata.foundation.sections import read_section
 from fermata.foundation.units import ms, seconds
 from fermata.foundation.validation import Fields
 from fermata.router.core.queries.pipeline import Pipeline, Stage
 
-PIPELINE_KEYS = ("name", "slo_ms", "weight", "partial", "stages")
+PIPELINE_KEYS = ("name", "slo_ms", "weight", "partial", "newest", "clients", "stages")
+CLIENT_KEYS = ("count", "slo_ms", "fps", "priority")
 STAGE_KEYS = ("name", "application", "after", "fan_out", "join")
 FAN_OUT_KEYS = ("mean", "law")
 LAWS = ("geometric", "fixed")
@@ -58,6 +61,8 @@ class PipelineSpec:
     """By stage and edge."""
     weight: float = 1.0
     """Its part of the whole rate, relative to others."""
+    clients: tuple[ClientsSpec, ...] = ()
+    """Streams that its queries are of; empty: each stands alone."""
 
 
 def read_pipelines(top: Fields, applications: Sequence[Application]) -> tuple[PipelineSpec, ...]:
@@ -94,14 +99,23 @@ def _read_pipeline(row: Fields, applications: Sequence[Application]) -> Pipeline
     if not stages or stages[0].join:
         refuse(row.name("stages"), names, "must begin with a stage that is no join")
     linked = [replace(each, children=tuple(to)) for each, to in zip(stages, children, strict=True)]
-    slo_ns = ms(row.number("slo_ms"))
+    slo_ns, newest = ms(row.number("slo_ms")), row.flag("newest")
+    clients = tuple(_read_clients(each, slo_ns) for each in row.rows("clients", CLIENT_KEYS))
+    if newest and not clients:
+        refuse(row.name("newest"), True, "needs clients, whose frames supersede one another")
     return PipelineSpec(
         row.text("name"),
-        Pipeline(tuple(linked), slo_ns, row.flag("partial")),
+        Pipeline(tuple(linked), slo_ns, row.flag("partial"), newest=newest),
         tuple(names),
         tuple(map(tuple, fan_outs)),
         row.number("weight", 1.0),
+        clients,
     )
+
+
+def _read_clients(row: Fields, slo_ns: int) -> ClientsSpec:
+    found = read_section(ClientsSpec, row)
+    return found if found.slo_ns else replace(found, slo_ns=slo_ns)
 
 
 def _after(stage: Fields, place: int, names: list[str]) -> list[int]:

@@ -36,6 +36,8 @@ class PipelineWorld(World):
 
     tenant = 0
     """The tenant of whatever is submitted from now on."""
+    client = 0
+    """Its stream."""
 
     def __init__(self, pipeline: Pipeline = CHAIN, backends: int = 1) -> None:
         self.now_ns = ms(1000)
@@ -72,7 +74,7 @@ class PipelineWorld(World):
         name = NAMES[0 if stage == 2 else stage]
         place = Payload(rid(counter), "FP32", (1,), segment="s", length=4)
         part = QueryPart("objects", stage, parent if parent < 0 else rid(parent))
-        given = rid(counter), name, slo_ns, slo_ns
+        given = rid(counter), name, slo_ns, slo_ns, self.client
         return Submit(*given, payload=place, part=part, tenant=self.tenant)
 
     def call(self, *calls: tuple[int, int], slo_ns: int = ms(200), begins: bool = False) -> None:
@@ -82,7 +84,8 @@ class PipelineWorld(World):
     def a_call(self, counter: int, stage: int, slo_ns: int, begins: bool = False) -> Submit:
         part = QueryPart("objects", stage, -1 if begins else rid(QID), rid(QID))
         place = Payload(rid(counter), "FP32", (1,), segment="s", length=4)
-        return Submit(rid(counter), NAMES[stage], slo_ns, slo_ns, payload=place, part=part)
+        given = rid(counter), NAMES[stage], slo_ns, slo_ns, self.client
+        return Submit(*given, payload=place, part=part)
 
     def hand_on(self, parent: int, *counters: int, stage: int = 1, lost: str = "") -> None:
         parts = [self.part(each, stage, parent) for each in counters]

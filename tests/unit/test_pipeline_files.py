@@ -44,6 +44,7 @@ def test_a_pipeline_is_read_as_a_graph_and_served_under_its_name() -> None:
             | {"transform": "math:floor"},
         ],
         partial=True,
+        newest=True,
     )
     graph = router_config(config, known_profiles(config)).pipelines["objects"]
     assert [(each.application, each.children, each.join) for each in graph.stages] == [
@@ -53,6 +54,7 @@ def test_a_pipeline_is_read_as_a_graph_and_served_under_its_name() -> None:
         (2, (), True),
     ]
     assert graph.partial
+    assert graph.newest
     model, _ = registry(config).find("objects")
     assert model.pipeline is not None
     assert [each.transform.kind for each in model.pipeline.stages[1:]] == [

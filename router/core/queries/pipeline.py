@@ -27,6 +27,8 @@ class Pipeline:
     called: bool = False
     """A function calls its stages, any of them at any time, and says when a query has ended. Those
     that are chained here tell the order in which it usually does so, by which time is planned."""
+    newest: bool = False
+    """A new query of a stream takes the place of an older one of which nothing has run."""
     before: tuple[frozenset[int], ...] = field(init=False)
     """By stage: all stages whose requests end before a join here."""
     joins: tuple[int, ...] = field(init=False)

@@ -1,5 +1,7 @@
 """A query, and the requests that are parts of it."""
 
+from fermata.router.core.events import Request
+
 
 class Query:
     """A request of a pipeline, with one deadline for all of its stages."""
@@ -7,25 +9,44 @@ class Query:
     __slots__ = (
         "arrived_at_ns",
         "called",
+        "client",
         "deadline_ns",
         "ended",
         "ended_at_ns",
+        "frame",
         "missing",
         "open",
         "outcome",
         "parts",
         "pipeline",
+        "priority",
         "qid",
         "refused",
         "rounds",
+        "tenant",
     )
 
-    def __init__(self, qid: int, pipeline: int, arrived_at_ns: int, deadline_ns: int) -> None:
+    def __init__(
+        self,
+        qid: int,
+        pipeline: int,
+        arrived_at_ns: int,
+        deadline_ns: int,
+        client: int = 0,
+        priority: int = 0,
+        tenant: int = 0,
+    ) -> None:
         self.qid = qid
         self.pipeline = pipeline
         self.arrived_at_ns = arrived_at_ns
         self.deadline_ns = deadline_ns
         """An answer after it counts as bad, and nothing is begun that would end after it."""
+        self.client = client
+        self.priority = priority
+        self.tenant = tenant
+        """Like the two above, those of all of its requests."""
+        self.frame: Request | None = None
+        """The query as a frame of its stream, where only the newest of each waits."""
         self.parts: set[int] = set()
         """Its requests that have not ended."""
         self.open: list[int] = []

@@ -11,6 +11,7 @@ from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.queries.budgets import StageBudget, Timed, fit
 from fermata.router.core.queries.flow import RULES, Flow, QueryRules
 from fermata.router.core.queries.group_turns import GroupTurns
+from fermata.router.core.queries.newest import QueryStreams, WaitingQueries
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query import Part, Query
 from fermata.router.core.queries.speeds import StageSpeeds
@@ -56,6 +57,9 @@ class QueryTable:
         """Whether some stage leaves a choice."""
         self.queries: dict[int, Query] = {}
         """Those that have not ended, by number."""
+        waiting = WaitingQueries(self.queries, engine.outbox.queued)
+        self.streams = [QueryStreams(one, waiting) if one.newest else None for one in pipelines]
+        """By pipeline: those of which only the newest query of a stream waits."""
         self.parts: dict[int, Part] = {}
         """Their requests, by number."""
         self.ended: list[Query] = []
@@ -76,11 +80,17 @@ class QueryTable:
         if self.choosing:
             self._choose(now_ns, query, flow)
         self.queries[query.qid] = query
-        if not self.admits(now_ns, query, flow):
+        streams = self.streams[query.pipeline]
+        if streams is not None:
+            query.frame = streams.admit(now_ns, query)
+        its_turn = streams is not None and query.frame is None
+        if its_turn or not self.admits(now_ns, query, flow):
             flow.refused += 1
             query.refused = True
             self._end(now_ns, query, DropReason.SHED)
             return
+        if streams is not None and query.frame is not None:
+            self._supersede(now_ns, streams.superseded(query.frame))
         flow.rate.on_arrival(now_ns)
         stages = len(flow.pipeline.stages)
         query.open, query.ended = [0] * stages, [0] * stages
@@ -91,6 +101,12 @@ class QueryTable:
         made: dict[int, list[Request]] = {}
         self._make(now_ns, query, 0, 1, -1, made)
         self._submit(now_ns, made)
+
+    def _supersede(self, now_ns: int, qid: int | None) -> None:
+        """Drop what a query has that waits: it ends with its first request, and a function with its
+        calls."""
+        for rid in sorted(self.queries[qid].parts) if qid is not None else ():
+            self.engine.withdraw(now_ns, rid, DropReason.SUPERSEDED)
 
     def on_calls(self, now_ns: int, calls: Sequence[tuple[int, int]]) -> None:
         """Functions of queries that have not ended call stages: (query, stage) each. What is called
@@ -201,19 +217,25 @@ class QueryTable:
         flow = self.flows[query.pipeline]
         application = flow.pipeline.stages[place].application
         deadline_ns, start_by_ns = self.dates(now_ns, query, place)
+        if place == 0 and query.frame is not None:
+            # Held for longer, it would be superseded by the next.
+            start_by_ns = min(start_by_ns, query.frame.start_by_ns)
         query.open[place] += count
         flow.open[place] += count
         for _ in range(count):
-            request = self.new_request(application, now_ns, deadline_ns)
+            request = self.new_request(query, application, now_ns, deadline_ns)
             rid = request.rid
             request.start_by_ns = start_by_ns
             self.parts[rid] = Part(rid, query, place, parent, now_ns)
             query.parts.add(rid)
             made.setdefault(application, []).append(request)
 
-    def new_request(self, application: int, now_ns: int, deadline_ns: int) -> Request:
+    def new_request(self, query: Query, application: int, now_ns: int, deadline_ns: int) -> Request:
         """A request of a stage; drivers with more to say of it have their own."""
-        return PartRequest(self.new_rid(), application, now_ns, deadline_ns)
+        request = PartRequest(self.new_rid(), application, now_ns, deadline_ns)
+        request.client, request.priority = query.client, query.priority
+        request.tenant = query.tenant
+        return request
 
     def _close(self, part: Part) -> None:
         del self.parts[part.rid]
@@ -243,6 +265,10 @@ class QueryTable:
                 flow.lost += 1
             else:
                 flow.waited += 1
+        if query.frame is not None and outcome != GOOD:
+            streams = self.streams[query.pipeline]
+            if streams is not None:
+                streams.on_lost(query.frame, outcome)
         for rid in sorted(query.parts):
             self._close(self.parts[rid])
             self.engine.withdraw(now_ns, rid, DropReason.CANCELLED)

@@ -345,11 +345,12 @@ def placement_problem(
     """The problem of placing these models; sub-clusters are named by their indices."""
     limit = options.memory_bytes
     room = UNLIMITED_BYTES if limit is None else limit
+    rooms = options.memory_bytes_by or (room,) * options.sub_clusters
     kinds = options.kinds or (ANY_KIND,) * options.sub_clusters
     shares = options.shares or (1.0,) * options.sub_clusters
     places = [
         SubCluster(str(index), options.rate_rps_max, room, share, kind)
-        for index, (share, kind) in enumerate(zip(shares, kinds, strict=True))
+        for index, (room, share, kind) in enumerate(zip(rooms, shares, kinds, strict=True))
     ]
     return Problem(
         models=tuple(models),

@@ -15,8 +15,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from fermata.autoscaler.serve_policy import RelayTarget
-from fermata.autoscaler.sub_cluster_limits import floors
 from fermata.deployments.backend.host import LOADED
+from fermata.deployments.config.backend_groups import are_apart, own_config
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.picture_places import with_decoding
@@ -24,7 +24,11 @@ from fermata.deployments.config.policies import PolicyDocument, policies, versio
 from fermata.deployments.config.resolve import gpus_each, known_profiles, variants
 from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.config.served.registry import registry
-from fermata.deployments.config.sub_clusters import backend_counts, groups_in_sub_clusters
+from fermata.deployments.config.sub_clusters import (
+    backend_counts,
+    backend_limits,
+    groups_in_sub_clusters,
+)
 from fermata.deployments.config.token_reader import TokenReader, Tokens
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
@@ -162,7 +166,7 @@ class Backend:
     """One accelerator, or an emulated one, and its spare."""
 
     def __init__(self, config: dict[str, Any], sub_cluster: int = 0) -> None:
-        self.config = read_config(config)
+        self.config = own_config(read_config(config), sub_cluster)
         tag = serve.get_replica_context().replica_tag
         self.number = process_number(self.config, BACKENDS, tag)
         start_logs(f"backend-{self.number}", log_options(self.config))
@@ -251,7 +255,7 @@ def _scaling_options(config: DeploymentConfig, sub_cluster: int) -> dict[str, An
         return {"num_replicas": counts[sub_cluster]}
     least, most = 1, config.backend.count
     if spec is not None and scaled:
-        least, most = floors(spec.fewest, len(counts))[sub_cluster], spec.maximum
+        least, most = backend_limits(config)[sub_cluster]
     if is_auto and sub_cluster:
         # Any but the first may be closed, and then has none.
         least = 0
@@ -284,7 +288,7 @@ def _backends(
 ) -> Any:
     """The deployment of one group of backends, in one sub-cluster; the cluster has `gpus`."""
     backend: Any = Backend
-    given = config.backend
+    given = own_config(config, sub_cluster).backend
     return backend.options(
         **version,
         **_scaling_options(config, sub_cluster),
@@ -302,7 +306,11 @@ def _all_backends(
 ) -> list[Any]:
     """Deployments of backends: one for each group of each sub-cluster."""
     named = enumerate(groups_in_sub_clusters(config), 1)
-    return [_backends(each, at, version, gpus, number) for at, (each, number) in named]
+    # A group that is a sub-cluster has limits of its own, which the whole file tells.
+    return [
+        _backends(config if are_apart(config) else each, at, version, gpus, number)
+        for at, (each, number) in named
+    ]
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:

@@ -55,17 +55,21 @@ def moving_loop(
     profiles: Mapping[str, Profile],
     counting: RouterCount | None = None,
     start_rps: float | None = None,
+    by_group: Sequence[Mapping[str, Profile]] = (),
 ) -> ControlLoop | None:
     """The decisions at epochs between routers; None where applications stay. R_max is learnt from
     `start_rps` on, where that is known."""
     given = epochs_between(config)
     if given is None:
         return None
-    problem = starting_problem(config, profiles)
+    problem = starting_problem(config, profiles, by_group=by_group)
+    places = problem.sub_clusters
     options: EpochOptions = replace(
         given.options(),
-        sub_clusters=config.sub_clusters.routers,
-        memory_bytes=problem.sub_clusters[0].memory_bytes,
+        sub_clusters=len(places),
+        memory_bytes_by=tuple(each.memory_bytes for each in places),
+        kinds=tuple(each.kind for each in places) if by_group else (),
+        shares=tuple(each.share for each in places) if by_group else (),
     )
     found = ControlLoop(None, options, problem.models, counting=counting)
     if found.placer is not None:

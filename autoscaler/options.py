@@ -66,6 +66,8 @@ class EpochOptions:
     """S_max: memory of a backend for models; None: no limit."""
     memory_bytes_by: tuple[int, ...] = ()
     """The same by sub-cluster, where they differ; empty: they do not."""
+    settled_bytes: tuple[int, ...] = ()
+    """By sub-cluster: what models there that do not move take of it; empty: none."""
     load_cost_max: float | None = None
     """C_max: load times, in milliseconds, of all that moves in one epoch; None: any."""
     memory_weight: float = 1.0

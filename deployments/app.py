@@ -105,8 +105,12 @@ class ControlPlane:
         )
 
     def _telling(self, number: int) -> list[Any]:
-        """Backends that tell what a sub-cluster's are like; one that is closed has none."""
-        return [self.backends[0 if self.given.sub_clusters.count == "auto" else number]]
+        """Backends that tell what a sub-cluster's are like, one deployment of each group there; one
+        that is closed has none."""
+        given = self.given
+        if given.sub_clusters.count == "auto":
+            return self.backends[:1]
+        return self.backends[number :: given.sub_clusters.routers]
 
     async def reconfigure(self, wanted: PolicyDocument) -> None:
         """Serve by other policies; no process is replaced."""
@@ -181,6 +185,10 @@ class Backend:
     async def profiles(self) -> tuple[str, dict[str, Profile]]:
         """Its accelerator type, and the run times of every variant once all are loaded."""
         return await self.host.profiles()
+
+    async def device_bytes(self) -> int:
+        """Memory of its device; 0 where it has none of its own."""
+        return await self.host.device_bytes()
 
     async def check_health(self) -> None:
         check_start(self.host.starting)

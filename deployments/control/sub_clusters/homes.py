@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fermata.applications.reader import owners_of, router_names
-from fermata.autoscaler.placer import UNLIMITED_BYTES
+from fermata.autoscaler.placer import room_within
 from fermata.autoscaler.router_count import routers_needed
 from fermata.deployments.config.backend_groups import are_apart, groups_of, own_config
 from fermata.deployments.config.deployment import DeploymentConfig
@@ -46,30 +46,37 @@ def starting_problem(
     profiles: Mapping[str, Profile],
     opened: int | None = None,
     by_group: Sequence[Mapping[str, Profile]] = (),
+    rooms: Sequence[int] = (),
 ) -> Problem:
     """The question of which applications live together, in the first so many sub-clusters; in all
     unless given. Versions of one do: each is compared with the one before it. Those that live
     everywhere are no part of it, but for their memory. `by_group` has the run times on each group
-    of backends, where these are sub-clusters."""
-    if by_group:
-        own = enumerate(by_group)
-        models = [_whole_models(own_config(config, at), each, True) for at, each in own]
-        whole = on_kinds(config, models)
-    else:
-        whole = _whole_models(config, profiles)
+    of backends, where these are sub-clusters; `rooms` those for models on devices, as told."""
+    whole = _all_models(config, profiles, by_group)
     spread = {name: whole.pop(name) for name in config.sub_clusters.spread}
     shares = shares_of(config) if by_group else (1.0,) * config.sub_clusters.routers
     places = [
         SubCluster(
             str(number),
             RATE_RPS_MAX,
-            _room(config, number, spread),
+            max(1, room_of(config, number, rooms) - _settled(config, number, spread)),
             shares[number],
             kind_of(config, number) if by_group else ANY_KIND,
         )
         for number in range(opened or config.sub_clusters.routers)
     ]
     return Problem(tuple(whole.values()), in_clusters(places), by_backends=bool(by_group))
+
+
+def _all_models(
+    config: DeploymentConfig,
+    profiles: Mapping[str, Profile],
+    by_group: Sequence[Mapping[str, Profile]],
+) -> dict[str, PlacedModel]:
+    if not by_group:
+        return _whole_models(config, profiles)
+    own = enumerate(by_group)
+    return on_kinds(config, [_whole_models(own_config(config, at), each, True) for at, each in own])
 
 
 def _whole_models(
@@ -91,15 +98,30 @@ def _whole_models(
     }
 
 
-def _room(config: DeploymentConfig, number: int, spread: Mapping[str, PlacedModel]) -> int:
-    """Memory of a backend in a sub-cluster, beside what lives everywhere. Unless it is a group, it
-    has backends of all groups, and each holds all that lives there."""
+def room_of(config: DeploymentConfig, number: int, rooms: Sequence[int] = ()) -> int:
+    """Memory of a backend in a sub-cluster: by the file, or by its device where that has less.
+    Unless it is a group, it has backends of all groups, and each holds all that lives there."""
     limits = [each.backend.memory_mb for each in groups_of(own_config(config, number))]
     limits.append(None if config.epochs is None else config.epochs.memory_mb)
     limits_mb = [each for each in limits if each is not None]
-    room = int(min(limits_mb) * BYTES_PER_MB) if limits_mb else UNLIMITED_BYTES
+    limit = int(min(limits_mb) * BYTES_PER_MB) if limits_mb else None
+    return room_within(limit, rooms[number] if rooms else 0)
+
+
+def settled_bytes(
+    config: DeploymentConfig,
+    profiles: Mapping[str, Profile],
+    by_group: Sequence[Mapping[str, Profile]] = (),
+) -> tuple[int, ...]:
+    """By sub-cluster: memory of what lives everywhere, on each of its backends."""
+    whole = _all_models(config, profiles, by_group)
+    spread = {name: whole[name] for name in config.sub_clusters.spread}
+    return tuple(_settled(config, each, spread) for each in range(config.sub_clusters.routers))
+
+
+def _settled(config: DeploymentConfig, number: int, spread: Mapping[str, PlacedModel]) -> int:
     held = [each for name, each in spread.items() if number in everywhere(config, name)]
-    return max(1, room - memory_bytes(held))
+    return memory_bytes(held)
 
 
 def opened_at_start(

@@ -15,6 +15,8 @@ from fermata.deployments.control.sub_clusters.homes import (
     known_homes,
     opened_at_start,
     opened_before,
+    room_of,
+    settled_bytes,
     starting_problem,
 )
 from fermata.deployments.control.sub_clusters.merging import grouped, merged_snapshot
@@ -56,9 +58,10 @@ def moving_loop(
     counting: RouterCount | None = None,
     start_rps: float | None = None,
     by_group: Sequence[Mapping[str, Profile]] = (),
+    rooms: Sequence[int] = (),
 ) -> ControlLoop | None:
     """The decisions at epochs between routers; None where applications stay. R_max is learnt from
-    `start_rps` on, where that is known."""
+    `start_rps` on, where that is known, and `rooms` on devices are those of the start."""
     given = epochs_between(config)
     if given is None:
         return None
@@ -67,7 +70,8 @@ def moving_loop(
     options: EpochOptions = replace(
         given.options(),
         sub_clusters=len(places),
-        memory_bytes_by=tuple(each.memory_bytes for each in places),
+        memory_bytes_by=tuple(room_of(config, each, rooms) for each in range(len(places))),
+        settled_bytes=settled_bytes(config, profiles, by_group),
         kinds=tuple(each.kind for each in places) if by_group else (),
         shares=tuple(each.share for each in places) if by_group else (),
     )

@@ -15,6 +15,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import backend_counts, epochs_between, restricted
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.control_plane import PATIENCE_S, SEATS, ControlPlaneCore
+from fermata.deployments.control.device_memory import room_bytes
 from fermata.deployments.control.health import check_start, progress_of
 from fermata.deployments.control.leader_client import within
 from fermata.deployments.control.scaling import ScalingLoop, kept_plan
@@ -75,6 +76,8 @@ class SeveralRouters:
         self.homes: Homes = {}
         self.by_group: tuple[Profiles, ...] = ()
         """Run times on each group of backends, where these are sub-clusters."""
+        self.rooms: tuple[int, ...] = ()
+        """By sub-cluster: room for models on its devices, as told at the start; 0: not known."""
         self.counting: RouterCount | None = None
         """Decides how many sub-clusters serve, where that is not given."""
         self.cores: list[ControlPlaneCore] = []
@@ -92,12 +95,13 @@ class SeveralRouters:
     async def _start(self) -> None:
         config, cluster_of = self.config, self.cluster_of
         by_group, start_rps = await asyncio.gather(self._profiles(), self._start_rps())
+        rooms = self.rooms = await self._rooms()
         profiles = by_group[0]
         by_group = self.by_group = by_group if are_apart(config) else ()
         before = await self._known_directory()
         counting = self.counting = counting_of(config, profiles, before, start_rps)
         opened = config.sub_clusters.routers if counting is None else counting.opened
-        control = moving_loop(config, profiles, counting, start_rps, by_group)
+        control = moving_loop(config, profiles, counting, start_rps, by_group, rooms)
         self.homes = known_homes(config, before) or await self._solve(profiles, control, opened)
         told = first_directory(config, self.homes, before, self.wall_ms(), opened)
         self.keeper = DirectoryKeeper(told)
@@ -124,6 +128,16 @@ class SeveralRouters:
         clusters = [self.cluster_of(own_config(config, each), each) for each in numbers]
         found = await asyncio.gather(*(each.profiles() for each in clusters))
         return tuple(profiles for _, profiles in found)
+
+    async def _rooms(self) -> tuple[int, ...]:
+        """Room for models on the devices of each sub-cluster. Unless it is a group they are alike,
+        and not all need have backends yet."""
+        config, routers = self.config, self.config.sub_clusters.routers
+        if not are_apart(config):
+            return (room_bytes(await self.cluster.device_bytes()),) * routers
+        clusters = [self.cluster_of(own_config(config, at), at) for at in range(routers)]
+        found = await asyncio.gather(*(each.device_bytes() for each in clusters))
+        return tuple(map(room_bytes, found))
 
     async def _start_rps(self) -> float | None:
         """R_max to start from; None where nothing is planned by it, or the trial failed."""
@@ -202,7 +216,7 @@ class SeveralRouters:
         """Homes by the plan of the last run, where it is of the same applications, or anew."""
         kept = None if control is None or control.placer is None else control.placer.options
         plan = kept_plan(kept)
-        problem = starting_problem(self.config, profiles, opened, self.by_group)
+        problem = starting_problem(self.config, profiles, opened, self.by_group, self.rooms)
         if (
             plan is None
             or plan.home.keys() != movable(self.config).keys()

@@ -23,6 +23,8 @@ class KindLimit:
     """Those that have this kind."""
     maximum: int
     """Backends that all of them together have at most."""
+    minimum: int = 0
+    """Backends that all of them together have at the least; each has one in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class AutoscalerOptions:
     accuracy: float | None = None
     """Mean accuracy to hold with the fewest backends; None: any."""
     kinds: tuple[KindLimit, ...] = ()
-    """Limits by kind, where sub-clusters have backends of different ones; empty: the rule's."""
+    """Limits by kind, where sub-clusters have backends of different ones; empty: the rule's. The
+    rule's maximum holds for all of them together."""
     price_per_hour: float = 0.0
     """Price of a backend; 0: reports have hours only."""
 
@@ -61,6 +64,10 @@ class EpochOptions:
     """R_max: requests per second that one RankThread can dispatch."""
     memory_bytes: int | None = None
     """S_max: memory of a backend for models; None: no limit."""
+    memory_bytes_by: tuple[int, ...] = ()
+    """The same by sub-cluster, where they differ; empty: they do not."""
+    settled_bytes: tuple[int, ...] = ()
+    """By sub-cluster: what models there that do not move take of it; empty: none."""
     load_cost_max: float | None = None
     """C_max: load times, in milliseconds, of all that moves in one epoch; None: any."""
     memory_weight: float = 1.0

@@ -113,6 +113,8 @@ class Placer:
         """Its length."""
         self.opened: ClusterReading | None = None
         """The reading with which the epoch began."""
+        self.rooms = (0,) * options.sub_clusters
+        """By sub-cluster: room for models on a device, as last told; 0: not known."""
 
     @property
     def is_busy(self) -> bool:
@@ -123,6 +125,7 @@ class Placer:
 
         A router without a plan has every application on its first sub-cluster.
         """
+        self._note_rooms(reading)
         self.opened = reading
         running = reading.plan if any(reading.plan.home.values()) else None
         known = running or kept
@@ -130,6 +133,13 @@ class Placer:
             return self._apply(known, None)
         shut = self._shut()
         return self._ask(self.models, [each for each in self._all() if each not in shut])
+
+    def _note_rooms(self, reading: ClusterReading) -> None:
+        """Keep the memory of devices, also while no backend is there to tell it."""
+        told = [each.memory_bytes for each in reading.sub_clusters]
+        if any(told) and len(told) == len(self.rooms):
+            pairs = zip(told, self.rooms, strict=True)
+            self.rooms = tuple(now or before for now, before in pairs)
 
     def _all(self) -> range:
         return range(self.options.sub_clusters)
@@ -148,6 +158,7 @@ class Placer:
     def on_epoch(self, reading: ClusterReading) -> list[PlacementEffect]:
         """Ask for a new plan where the rates of the epoch that ends are out of balance."""
         assert self.opened is not None
+        self._note_rooms(reading)
         opened, self.opened = self.opened, reading
         whole = reading.at_ns - opened.at_ns >= SPAN_SHARE_MIN * self.options.every_ns
         if not whole or opened.term != reading.term:
@@ -173,7 +184,7 @@ class Placer:
 
     def _count(self, reading: ClusterReading) -> None:
         if self.counting is not None:
-            place = placement_problem(self.options, ()).sub_clusters[0]
+            place = placement_problem(self.options, (), rooms=self.rooms).sub_clusters[0]
             limit_rps = min(place.rate_rps_max, self.capacity.rate_rps or place.rate_rps_max)
             place = replace(place, rate_rps_max=limit_rps)
             cost = self.options.load_cost_max
@@ -228,7 +239,7 @@ class Placer:
 
     def _ask_within(self, models: Sequence[PlacedModel], limit_rps: float) -> list[PlacementEffect]:
         self.limit_rps = limit_rps
-        whole = placement_problem(self.options, models, self.plan)
+        whole = placement_problem(self.options, models, self.plan, self.rooms)
         places = tuple(
             replace(place, rate_rps_max=max(RATE_RPS_MIN, limit_rps - settled_rps))
             for place, settled_rps in zip(whole.sub_clusters, self.settled_rps, strict=True)
@@ -340,15 +351,17 @@ class Placer:
 
 
 def placement_problem(
-    options: EpochOptions, models: Sequence[PlacedModel], current: Plan | None = None
+    options: EpochOptions,
+    models: Sequence[PlacedModel],
+    current: Plan | None = None,
+    rooms: Sequence[int] = (),
 ) -> Problem:
-    """The problem of placing these models; sub-clusters are named by their indices."""
-    limit = options.memory_bytes
-    room = UNLIMITED_BYTES if limit is None else limit
+    """The problem of placing these models; sub-clusters are named by their indices. `rooms` are
+    those of devices, as told: they count where the options give no smaller limit."""
     kinds = options.kinds or (ANY_KIND,) * options.sub_clusters
     shares = options.shares or (1.0,) * options.sub_clusters
     places = [
-        SubCluster(str(index), options.rate_rps_max, room, share, kind)
+        SubCluster(str(index), options.rate_rps_max, _room(options, rooms, index), share, kind)
         for index, (share, kind) in enumerate(zip(shares, kinds, strict=True))
     ]
     return Problem(
@@ -360,3 +373,17 @@ def placement_problem(
         slack=SLACK * options.imbalance,
         by_backends=bool(options.kinds),
     )
+
+
+def _room(options: EpochOptions, rooms: Sequence[int], number: int) -> int:
+    """Memory of a backend in a sub-cluster for models that may move."""
+    limit = options.memory_bytes_by[number] if options.memory_bytes_by else options.memory_bytes
+    told = rooms[number] if rooms else 0
+    settled = options.settled_bytes[number] if options.settled_bytes else 0
+    return max(1, room_within(limit, told) - settled)
+
+
+def room_within(limit: int | None, told: int) -> int:
+    """The limit of a file, or the room on a device where that is known and less."""
+    found = UNLIMITED_BYTES if limit is None else limit
+    return min(found, told) if told > 0 else found

@@ -77,6 +77,8 @@ class SubClusterReading:
     router_requests: int = 0
     settled_requests: int = 0
     """Those of them for applications that do not move."""
+    memory_bytes: int = 0
+    """Room for models on the smallest device there, as backends tell; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fermata.autoscaler.options import SPAN_SHARE_MIN, AutoscalerOptions
+from fermata.autoscaler.options import SPAN_SHARE_MIN, AutoscalerOptions, KindLimit
 from fermata.autoscaler.readings import ClusterReading, window_between
 from fermata.autoscaler.rule import (
     RuleOptions,
@@ -13,7 +13,7 @@ from fermata.autoscaler.rule import (
     demand_of,
     without_memory,
 )
-from fermata.autoscaler.sub_cluster_limits import floors, share_out
+from fermata.autoscaler.sub_cluster_limits import floors, hand_out, share_out
 from fermata.autoscaler.window import Window
 from fermata.partitioner.plan import PlacedModel, Plan
 
@@ -34,9 +34,7 @@ class Scaler:
         self.options = options
         self.own_counts = own_counts
         self.targets = tuple(targets)
-        parts = floors(options.rule.minimum, len(self.targets))
-        # The minimum is one of the deployment, whatever number of sub-clusters it has.
-        self.rules: list[RuleOptions] = [replace(options.rule, minimum=part) for part in parts]
+        self.rules = own_rules(options, len(self.targets))
         self.set_models(models)
         self.states = [RuleState() for _ in self.targets]
         self.opened = [reading for _ in self.targets]
@@ -98,7 +96,7 @@ class Scaler:
         limits = [(tuple(range(len(targets))), rule.minimum, rule.maximum)]
         if kinds := self.options.kinds:
             # Those of one kind cannot take the place of another: each has as many as there are.
-            limits = [(each.sub_clusters, len(each.sub_clusters), each.maximum) for each in kinds]
+            limits = [(each.sub_clusters, fewest(each), each.maximum) for each in kinds]
         for numbers, minimum, maximum in limits:
             held = sum(targets[number] for number in numbers if number in closed)
             told = [number for number in numbers if number not in closed]
@@ -110,11 +108,38 @@ class Scaler:
             )
             for number, target in zip(told, given, strict=True):
                 targets[number] = target
-        return tuple(targets)
+        if sum(targets) <= rule.maximum:
+            return tuple(targets)
+        # All kinds together are too many: each sub-cluster keeps its fewest.
+        parts = [
+            target if number in closed else min(target, own.minimum)
+            for number, (target, own) in enumerate(zip(targets, self.rules, strict=True))
+        ]
+        return hand_out(parts, targets, [each.demand for each in advice], rule.maximum)
 
     def _wait(self, number: int, window: Window, reason: str) -> ScalingAdvice:
         demand = demand_of(self.rules[number], window)
         return ScalingAdvice(self.targets[number], 0, reason, demand, self.states[number])
+
+
+def fewest(kind: KindLimit) -> int:
+    """The fewest backends of a kind: its sub-clusters have one each."""
+    return max(kind.minimum, len(kind.sub_clusters))
+
+
+def own_rules(options: AutoscalerOptions, count: int) -> list[RuleOptions]:
+    """The rule of each sub-cluster. Its limits are parts of those of the deployment, or of those of
+    its kind, whatever number of sub-clusters shares them."""
+    rule = options.rule
+    if not options.kinds:
+        return [replace(rule, minimum=part) for part in floors(rule.minimum, count)]
+    found = [rule] * count
+    for kind in options.kinds:
+        parts = floors(fewest(kind) if rule.minimum else 0, len(kind.sub_clusters))
+        for number, part in zip(kind.sub_clusters, parts, strict=True):
+            most = min(rule.maximum, kind.maximum)
+            found[number] = replace(rule, minimum=min(part, most), maximum=most)
+    return found
 
 
 def _has_moved(then: Plan, now: Plan, sub_cluster: int) -> bool:

@@ -33,14 +33,14 @@ def share_out(
         if sum(parts) > maximum:
             parts = (0,) * len(parts)
         given = [min(part, target) for part, target in zip(parts, targets, strict=True)]
-        return _hand_out(given, targets, demands, maximum)
+        return hand_out(given, targets, demands, maximum)
     if 0 < whole < minimum:
         served = [minimum if target else 0 for target in targets]
-        return _hand_out(list(targets), served, demands, minimum)
+        return hand_out(list(targets), served, demands, minimum)
     return tuple(targets)
 
 
-def _hand_out(
+def hand_out(
     given: list[int], limits: Sequence[int], demands: Sequence[float], whole: int
 ) -> tuple[int, ...]:
     """Give one at a time to the sub-cluster with the least for its demand, up to the whole."""

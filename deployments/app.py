@@ -15,8 +15,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from fermata.autoscaler.serve_policy import RelayTarget
-from fermata.autoscaler.sub_cluster_limits import floors
 from fermata.deployments.backend.host import LOADED
+from fermata.deployments.config.backend_groups import are_apart, own_config
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.picture_places import with_decoding
@@ -24,7 +24,11 @@ from fermata.deployments.config.policies import PolicyDocument, policies, versio
 from fermata.deployments.config.resolve import gpus_each, known_profiles, variants
 from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.config.served.registry import registry
-from fermata.deployments.config.sub_clusters import backend_counts, groups_in_sub_clusters
+from fermata.deployments.config.sub_clusters import (
+    backend_counts,
+    backend_limits,
+    groups_in_sub_clusters,
+)
 from fermata.deployments.config.token_reader import TokenReader, Tokens
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
@@ -101,8 +105,12 @@ class ControlPlane:
         )
 
     def _telling(self, number: int) -> list[Any]:
-        """Backends that tell what a sub-cluster's are like; one that is closed has none."""
-        return [self.backends[0 if self.given.sub_clusters.count == "auto" else number]]
+        """Backends that tell what a sub-cluster's are like, one deployment of each group there; one
+        that is closed has none."""
+        given = self.given
+        if given.sub_clusters.count == "auto":
+            return self.backends[:1]
+        return self.backends[number :: given.sub_clusters.routers]
 
     async def reconfigure(self, wanted: PolicyDocument) -> None:
         """Serve by other policies; no process is replaced."""
@@ -162,7 +170,7 @@ class Backend:
     """One accelerator, or an emulated one, and its spare."""
 
     def __init__(self, config: dict[str, Any], sub_cluster: int = 0) -> None:
-        self.config = read_config(config)
+        self.config = own_config(read_config(config), sub_cluster)
         tag = serve.get_replica_context().replica_tag
         self.number = process_number(self.config, BACKENDS, tag)
         start_logs(f"backend-{self.number}", log_options(self.config))
@@ -177,6 +185,10 @@ class Backend:
     async def profiles(self) -> tuple[str, dict[str, Profile]]:
         """Its accelerator type, and the run times of every variant once all are loaded."""
         return await self.host.profiles()
+
+    async def device_bytes(self) -> int:
+        """Memory of its device; 0 where it has none of its own."""
+        return await self.host.device_bytes()
 
     async def check_health(self) -> None:
         check_start(self.host.starting)
@@ -251,7 +263,7 @@ def _scaling_options(config: DeploymentConfig, sub_cluster: int) -> dict[str, An
         return {"num_replicas": counts[sub_cluster]}
     least, most = 1, config.backend.count
     if spec is not None and scaled:
-        least, most = floors(spec.fewest, len(counts))[sub_cluster], spec.maximum
+        least, most = backend_limits(config)[sub_cluster]
     if is_auto and sub_cluster:
         # Any but the first may be closed, and then has none.
         least = 0
@@ -284,7 +296,7 @@ def _backends(
 ) -> Any:
     """The deployment of one group of backends, in one sub-cluster; the cluster has `gpus`."""
     backend: Any = Backend
-    given = config.backend
+    given = own_config(config, sub_cluster).backend
     return backend.options(
         **version,
         **_scaling_options(config, sub_cluster),
@@ -302,7 +314,11 @@ def _all_backends(
 ) -> list[Any]:
     """Deployments of backends: one for each group of each sub-cluster."""
     named = enumerate(groups_in_sub_clusters(config), 1)
-    return [_backends(each, at, version, gpus, number) for at, (each, number) in named]
+    # A group that is a sub-cluster has limits of its own, which the whole file tells.
+    return [
+        _backends(config if are_apart(config) else each, at, version, gpus, number)
+        for at, (each, number) in named
+    ]
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:

@@ -121,6 +121,9 @@ class SeenCluster:
             )
         end_actor(self.system.named, actor)
 
+    async def device_bytes(self) -> int:
+        return 0
+
     async def router_speed(self) -> float | None:
         return None
 

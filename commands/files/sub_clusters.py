@@ -11,6 +11,7 @@ from fermata.commands.files.workload import LoadOptions, is_serving_file, worklo
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import refuse
 from fermata.foundation.validation import read_yaml
+from fermata.profiles.profile import Profile, slowed
 from fermata.router.policies.catalog import POLICIES
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -70,6 +71,7 @@ def _check(config: "DeploymentConfig", scenario: Scenario, count: int) -> None:
 
 def _homes(config: "DeploymentConfig", scenario: Scenario) -> tuple[int, ...]:
     """By application: its sub-cluster by the plan that a control plane starts with."""
+    from fermata.deployments.config.backend_groups import are_apart, groups_of
     from fermata.deployments.control.sub_clusters.homes import (
         homes_of,
         members_of,
@@ -85,14 +87,29 @@ def _homes(config: "DeploymentConfig", scenario: Scenario) -> tuple[int, ...]:
         for variant in each.variants
         if variant.profile is not None
     }
-    plan = solve_two_level(starting_problem(config, profiles), SOLVE_S).plan
-    homes, members = homes_of(config, plan), members_of(config)
+    by_group = [_slowed(profiles, each) for each in groups_of(config)] if are_apart(config) else []
+    problem = starting_problem(config, profiles, by_group=by_group)
+    plan = solve_two_level(problem, SOLVE_S).plan
+    homes, members = homes_of(config, plan, problem=problem), members_of(config)
     return tuple(homes[members[each.name][0]][0] for each in config.applications)
 
 
+def _slowed(profiles: dict[str, Profile], group: "DeploymentConfig") -> dict[str, Profile]:
+    """Run times on a group of backends."""
+    slower = group.backend.slower
+    return {name: slowed(each, slower) for name, each in profiles.items()}
+
+
 def _places(config: "DeploymentConfig", backends: int, count: int) -> tuple[int, ...]:
-    """By backend: its sub-cluster. Each has its even part of every group, as live."""
+    """By backend: its sub-cluster. Each has its even part of every group, as live, or is one."""
+    from fermata.deployments.config.backend_groups import are_apart
+
     groups = [each.count for each in config.backends]
+    if are_apart(config):
+        if sum(groups) != backends:
+            rule = f"takes the place of groups with limits or models of their own, {groups}"
+            refuse("--backends", backends, f"{rule}; leave it out")
+        return tuple(place for place, each in enumerate(groups) for _ in range(each))
     # A number from the command line takes the place of the groups.
     groups = groups if sum(groups) == backends else [backends]
     return tuple(

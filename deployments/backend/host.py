@@ -287,6 +287,12 @@ class BackendHost:
         loaded = await asyncio.shield(self.loading)
         return self.store.kind, loaded.profiles
 
+    async def device_bytes(self) -> int:
+        """Memory of its device; 0 where it has none of its own, or that is not known."""
+        await asyncio.shield(self.loading)
+        gpu = find_gpu(self.store.device)
+        return 0 if gpu is None else max(0, gpu.memory_bytes()[1])
+
     async def leave(self) -> None:
         """Finish what is here and end every link."""
         self.ending = True

@@ -27,6 +27,7 @@ from fermata.deployments.config.backend_groups import (
     BackendGroupConfig,
     Device,
     Resources,
+    check_apart,
     counted,
     groups_of,
 )
@@ -315,9 +316,7 @@ class DeploymentConfig(Section):
 
     @model_validator(mode="after")
     def _groups(self) -> "DeploymentConfig":
-        for name, section in (("autoscaler", self.autoscaler), ("epochs", self.epochs)):
-            if self.backends and section is not None:
-                raise ValueError(f"{name} and backends: only backends of one kind can be scaled")
+        check_apart(self)
         for index, each in enumerate(groups_of(self)):
             if each.backend.slower != 1.0 and each.backend.device != "emulated":
                 where = f"backends.{index}" if self.backends else "backend"

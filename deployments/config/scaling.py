@@ -116,7 +116,7 @@ class EpochsConfig(Section):
     """Requests per second that one RankThread can dispatch."""
     memory_mb: Positive | None = None
     """Memory of a backend for models, where placement should keep to less than
-    `backend.memory_mb`; absent: that."""
+    `backend.memory_mb` and the memory of a GPU; absent: the lesser of these."""
     load_cost_max_ms: AtLeast0 | None = EPOCHS.load_cost_max
     """Load times of all that moves in one epoch, loads and unloads; absent: any."""
     memory_weight: AtLeast0 = int(EPOCHS.memory_weight)

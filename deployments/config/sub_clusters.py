@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fermata.applications.reader import router_names
+from fermata.autoscaler.sub_cluster_limits import floors
 from fermata.autoscaler.sub_cluster_limits import spread as spread_evenly
-from fermata.deployments.config.backend_groups import BackendGroupConfig, groups_of
+from fermata.deployments.config.backend_groups import (
+    BackendGroupConfig,
+    allowed_on,
+    are_apart,
+    groups_of,
+    limits_of,
+    own_config,
+)
 from fermata.deployments.config.base import Section
 from fermata.deployments.config.scaling import EpochsConfig
 
@@ -23,12 +31,13 @@ class SubClustersConfig(Section):
     count: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
     """How many. Backends are shared out evenly, and applications by their memory. With `epochs`,
     applications move between them as their rates change. `auto`: as many as the rates and the
-    memory of a backend need; see docs/scale.md."""
+    memory of a backend need; see docs/scale.md. Groups of backends that are scaled have one
+    each."""
     count_max: Annotated[int, Field(ge=2)] = 4
     """Most of them with `count: auto`. So many routers run; those that are not needed idle."""
     spread: list[str] = []
-    """Applications that live in every one of them. Their requests are split by how idle the
-    backends and the router of each are."""
+    """Applications that live in every one of them, or on every group of backends that may have
+    them. Their requests are split by how idle the backends and the router of each are."""
 
     @property
     def routers(self) -> int:
@@ -84,7 +93,7 @@ def _check_groups(config: "DeploymentConfig", where: str) -> None:
     if config.backends and config.sub_clusters.count == "auto":
         raise ValueError(f"{where} and backends: their number is fixed; give a count")
     for index, group in enumerate(config.backends):
-        if group.count < config.sub_clusters.routers:
+        if group.count < config.sub_clusters.routers and not are_apart(config):
             raise ValueError(
                 f"{where} needs as many backends in each group; backends.{index}.count="
                 f"{group.count}"
@@ -148,6 +157,8 @@ def loads_by_router(config: "DeploymentConfig") -> bool:
 def backend_counts(config: "DeploymentConfig", opened: int | None = None) -> list[int]:
     """Backends of each sub-cluster, where the first so many are open; all unless given."""
     routers = config.sub_clusters.routers
+    if are_apart(config):
+        return [group.count for group in config.backends]
     if config.backends:
         parts = [spread_evenly(group.count, routers) for group in config.backends]
         return [sum(counts) for counts in zip(*parts, strict=True)]
@@ -159,8 +170,28 @@ def groups_in_sub_clusters(
     config: "DeploymentConfig",
 ) -> "list[tuple[DeploymentConfig, int]]":
     """The deployment as the backends of each group see it, with each sub-cluster: first those of
-    the first group."""
+    the first group. Where groups are apart, each with its own."""
+    if are_apart(config):
+        return [(each, number) for number, each in enumerate(groups_of(config))]
     return list(itertools.product(groups_of(config), range(config.sub_clusters.routers)))
+
+
+def backend_limits(config: "DeploymentConfig") -> list[tuple[int, int]]:
+    """The fewest and the most backends that the autoscaler may have in each sub-cluster."""
+    spec, routers = config.autoscaler, config.sub_clusters.routers
+    assert spec is not None
+    if are_apart(config):
+        limits = [limits_of(config, group) for group in config.backends]
+        return [(0 if spec.to_zero else least, most) for least, most in limits]
+    return [(least, spec.maximum) for least in floors(spec.fewest, routers)]
+
+
+def everywhere(config: "DeploymentConfig", application: str) -> tuple[int, ...]:
+    """Sub-clusters that an application of `spread` lives in: all that may have it."""
+    numbers = range(config.sub_clusters.routers)
+    if not are_apart(config):
+        return tuple(numbers)
+    return tuple(each for each in numbers if application in allowed_on(config, each))
 
 
 def own_groups(config: "DeploymentConfig", sub_cluster: int) -> list[BackendGroupConfig]:
@@ -179,10 +210,13 @@ def restricted(
     router's names. Where they move, every router knows all of them."""
     named = dict(zip(router_names(config.served), config.served, strict=True))
     kept = {named[name].name for name in served}
+    own = own_config(config, sub_cluster)
     if epochs_between(config) is not None:
-        kept = {each.name for each in config.applications}
-    applications = tuple(each for each in config.applications if each.name in kept)
-    kept_config = config.model_copy(update={"applications": applications})
+        kept = {each.name for each in own.applications}
+    applications = tuple(each for each in own.applications if each.name in kept)
+    kept_config = own.model_copy(update={"applications": applications})
+    if are_apart(config):
+        return kept_config
     if config.sub_clusters.count == "auto":
         # Its number changes, and the configuration of a router must not.
         return kept_config

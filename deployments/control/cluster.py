@@ -72,6 +72,9 @@ class Cluster(Protocol):
         """A plan, found in a process of its own: the search would hold up this one's loop for
         seconds."""
 
+    async def device_bytes(self) -> int:
+        """Memory of the smallest device among backends that were asked; 0 where none has any."""
+
     async def router_speed(self) -> float | None:
         """Requests that a router of this code carries with a whole core of a machine here, by a
         short trial in a process of its own; None where there is no answer."""

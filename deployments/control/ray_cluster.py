@@ -16,6 +16,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.policies import mark_of
 from fermata.deployments.config.process_options import link_options
 from fermata.deployments.control.cluster import Router
+from fermata.deployments.control.device_memory import least
 from fermata.deployments.control.solving import solve_placement
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.foundation.logs import LOG, LogOptions, fields
@@ -130,6 +131,11 @@ class RayCluster:
         # Backends of other kinds bring their own, each when it links.
         kind, found = await self.backends[0].profiles.remote()
         return kind, found
+
+    async def device_bytes(self) -> int:
+        # Backends of one deployment are alike: one of each tells.
+        found = await asyncio.gather(*(each.device_bytes.remote() for each in self.backends))
+        return least(map(int, found))
 
     async def find(self, seat: int) -> Router | None:
         try:

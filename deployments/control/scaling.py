@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fermata.applications.accuracy_goal import rated_variants
@@ -28,6 +29,7 @@ from fermata.autoscaler.rule import ScalingAdvice
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import epochs_inside
 from fermata.deployments.control.cluster import Cluster, Steered
+from fermata.deployments.control.device_memory import reported_rooms, room_bytes
 from fermata.deployments.specs.status import AdviceStatus, ScalingStatus
 from fermata.foundation.errors import ConfigError, ServingError
 from fermata.foundation.logs import LOG, fields
@@ -71,8 +73,9 @@ def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
                 each.router_cpu_ns,
                 each.router_requests,
                 each.settled_requests,
+                room,
             )
-            for each in snapshot.ranks
+            for each, room in zip(snapshot.ranks, reported_rooms(snapshot), strict=True)
         ),
         plan=Plan(snapshot.placement.applications),
         pipelines={
@@ -170,6 +173,8 @@ class ScalingLoop:
         self.clock = asyncio.get_running_loop()
         reading = reading_of(await self.router.snapshot())
         there = 0 if self.autoscaler is None else await self.cluster.backends_there()
+        if self.epochs is not None and not self.epochs.memory_bytes_by:
+            reading = await self._with_rooms(reading)
         self.control.on_start(self._now_ns(), reading, there, kept_plan(self.epochs))
         self.term = reading.term
         await self._carry_out()
@@ -183,6 +188,14 @@ class ScalingLoop:
             if self.control.is_placing and self.solving is None:
                 await asyncio.sleep(ARRIVE_S)
         self.running = self.clock.create_task(self._run())
+
+    async def _with_rooms(self, reading: ClusterReading) -> ClusterReading:
+        """The reading with the memory of devices, also where no report of a backend has come."""
+        if any(each.memory_bytes for each in reading.sub_clusters):
+            return reading
+        room = room_bytes(await self.cluster.device_bytes())
+        told = tuple(replace(each, memory_bytes=room) for each in reading.sub_clusters)
+        return replace(reading, sub_clusters=told)
 
     def stop(self) -> None:
         for task in (self.running, self.solving):

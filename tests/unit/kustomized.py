@@ -38,15 +38,29 @@ def render(folder: Path) -> list[dict[str, Any]]:
 
 def apply(document: Any, step: dict[str, Any]) -> None:
     """One step of a JSON patch (RFC 6902); `replace` needs something there."""
-    *parents, last = [_unescaped(part) for part in step["path"].removeprefix("/").split("/")]
-    for part in parents:
-        document = document[int(part)] if isinstance(document, list) else document[part]
+    whole, (*parents, last) = document, _parts(step["path"])
+    value = _at(whole, _parts(step["from"])) if step["op"] == "copy" else step["value"]
+    document = _at(whole, parents)
+    if last == "-":
+        assert step["op"] in ("add", "copy"), step["op"]
+        document.append(copy.deepcopy(value))
+        return
     place: Any = int(last) if isinstance(document, list) else last
     if step["op"] == "replace":
         assert place in document or isinstance(place, int), f"nothing at {step['path']}"
     else:
         assert step["op"] == "add", step["op"]
-    document[place] = copy.deepcopy(step["value"])
+    document[place] = copy.deepcopy(value)
+
+
+def _parts(path: str) -> list[str]:
+    return [_unescaped(part) for part in path.removeprefix("/").split("/")]
+
+
+def _at(document: Any, parts: list[str]) -> Any:
+    for part in parts:
+        document = document[int(part)] if isinstance(document, list) else document[part]
+    return document
 
 
 def _unescaped(part: str) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import snapshots
@@ -136,6 +136,9 @@ class FakeClusters:
         self.solved = 0
         self.tried = 0
         self.speed_rps: float | None = None
+        self.device_bytes: list[int] = []
+        """By sub-cluster; empty: none has memory of its own."""
+        self.problems: list[Problem] = []
         self.followed = True
 
     def of(self, given: DeploymentConfig, number: int) -> "FakeCluster":
@@ -169,7 +172,12 @@ class FakeCluster:
 
     async def solve(self, problem: Problem, seconds: float) -> Plan:
         self.all_of.solved += 1
+        self.all_of.problems.append(problem)
         return solve(problem, 1.0).plan
+
+    async def device_bytes(self) -> int:
+        told = self.all_of.device_bytes
+        return told[self.number] if told else 0
 
     async def router_speed(self) -> float | None:
         self.all_of.tried += 1
@@ -193,9 +201,11 @@ async def until(ready: Callable[[], bool]) -> None:
 def play(
     story: Callable[[FakeClusters, SeveralRouters], Awaitable[None]],
     given: DeploymentConfig = GIVEN,
+    device_bytes: Sequence[int] = (),
 ) -> None:
     async def run() -> None:
         clusters = FakeClusters()
+        clusters.device_bytes = list(device_bytes)
         control = SeveralRouters(given, clusters.of)  # type: ignore[arg-type]
         await asyncio.shield(control.starting)
         await story(clusters, control)

@@ -81,7 +81,7 @@ def test_the_whole_fleet_counts() -> None:
         ({"backends": [{"kind": "t4"}]}, "backends.0.count"),
         (
             {"backends": [{"count": 2}], "autoscaler": {"maximum": 4}},
-            "autoscaler and backends: only backends of one kind can be scaled",
+            "backends has one group: say it in backend, with autoscaler or epochs",
         ),
     ],
 )

@@ -74,3 +74,13 @@ def test_no_kind_has_more_backends_than_there_are() -> None:
     assert first + last == 9
     assert abs(first - last) == 1
     assert other > 8
+
+
+def test_no_kind_has_fewer_than_its_minimum_and_all_keep_to_the_maximum() -> None:
+    kinds = (KindLimit((0,), 20, 5), KindLimit((1,), 20, 1), KindLimit((2,), 20, 1))
+    options = AutoscalerOptions(RuleOptions(maximum=14), kinds=kinds)
+    scaler = Scaler(options, (4, 4, 4), reading(0))
+    assert [each.minimum for each in scaler.rules] == [5, 1, 1]
+    scaler.on_window(reading(10))
+    assert sum(scaler.targets) == 14
+    assert scaler.targets[0] >= 5

@@ -17,7 +17,9 @@ import pytest
 import yaml
 from kustomized import render
 
+from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.config.sub_clusters import backend_limits
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.tls import ServerTls
 from fermata.router.links.tls import LinkTls
@@ -149,18 +151,32 @@ def needed(config: DeploymentConfig, part: str) -> dict[str, float]:
     return {"CPU": cpus, "GPU": gpus, **section.resources}
 
 
+def backend_groups(config: DeploymentConfig) -> dict[str, DeploymentConfig]:
+    """The deployment as backends see it, by the group of pods that they belong to."""
+    if not config.backends:
+        return {"backends": config}
+    own = groups_of(config)
+    return {f"backends-{next(iter(each.backend.resources))}": each for each in own}
+
+
+def test_every_group_of_backends_has_pods_of_its_own(manifests: list[dict[str, Any]]) -> None:
+    named = {name for name in groups(manifests) if name.startswith("backends")}
+    assert named == set(backend_groups(our_config(manifests)))
+
+
 def test_every_process_fits_a_pod_of_its_group_and_no_other(
     manifests: list[dict[str, Any]],
 ) -> None:
     config = our_config(manifests)
     found = {name: offered(each) for name, each in groups(manifests).items()}
-    for part, home in (
-        ("frontend", "frontends"),
-        ("router", "routers"),
-        ("control", "routers"),
-        ("backend", "backends"),
+    backends = [(each, "backend", name) for name, each in backend_groups(config).items()]
+    for own, part, home in (
+        (config, "frontend", "frontends"),
+        (config, "router", "routers"),
+        (config, "control", "routers"),
+        *backends,
     ):
-        wanted = needed(config, part)
+        wanted = needed(own, part)
         fits = {
             name
             for name, pod in found.items()
@@ -181,10 +197,15 @@ def test_all_processes_fit_the_pods_that_are_there_at_the_start(
         config.frontend.processes
         <= (config.frontend.per_node or 1) * found["frontends"]["replicas"]
     )
-    back = offered(found["backends"])["CPU"] * found["backends"]["replicas"]
-    assert config.backend.cpus * config.backend.count <= back
-    if config.autoscaler is not None:
-        assert config.autoscaler.maximum <= found["backends"]["maxReplicas"]
+    # With groups of backends, each has a router and a standby.
+    assert found["routers"]["replicas"] >= 2 * config.sub_clusters.routers
+    for number, (name, own) in enumerate(backend_groups(config).items()):
+        pods = found[name]
+        back = offered(pods)["CPU"] * pods["replicas"]
+        assert own.backend.cpus * own.backend.count <= back
+        if config.autoscaler is not None:
+            least, most = backend_limits(config)[number]
+            assert pods["minReplicas"] <= least <= most <= pods["maxReplicas"]
 
 
 def test_a_router_and_its_standby_are_on_two_machines_and_with_no_frontend(
@@ -194,7 +215,7 @@ def test_a_router_and_its_standby_are_on_two_machines_and_with_no_frontend(
     assert config.router.standby
     # A pod offers room for one of the two seats.
     assert offered(group)["routers"] == config.router.resources["routers"] == 1
-    assert group["minReplicas"] == 2
+    assert group["minReplicas"] == 2 * config.sub_clusters.routers
     [spread] = group["template"]["spec"]["topologySpreadConstraints"]
     assert spread["topologyKey"] == "kubernetes.io/hostname"
     # A laptop's cluster has one machine.
@@ -388,7 +409,8 @@ def test_every_secret_is_mounted_where_it_is_read(manifests: list[dict[str, Any]
     assert links
     assert rest
     tokens = [each for each in rest if "/tokens/" in each]
-    files_of = {"frontends": links + rest, "backends": links, "routers": links + tokens}
+    files_of = {"frontends": links + rest, "routers": links + tokens}
+    files_of |= dict.fromkeys(backend_groups(config), links)
     for group, files in files_of.items():
         spec = groups(manifests)[group]["template"]["spec"]
         held = {each["name"]: each["secret"] for each in spec["volumes"] if each.get("secret")}

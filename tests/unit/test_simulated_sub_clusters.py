@@ -69,6 +69,18 @@ def test_groups_are_shared_out_as_they_are_live(tmp_path: Path) -> None:
     assert scenario.places == (0, 0, 1)
 
 
+def test_groups_with_models_of_their_own_are_played_apart(tmp_path: Path) -> None:
+    groups = [{"count": 3, "models": ["little"]}, {"count": 2, "kind": "old", "slower": 2.0}]
+    given = file(tmp_path, backend={"device": "emulated"}, backends=groups, sub_clusters={})
+    scenario = load_played(given, RATED)
+    assert scenario.places == (0, 0, 0, 1, 1)
+    # Nobody else may serve the first one, and the second one is left to the others.
+    assert scenario.homes == (1, 0)
+    fewer = LoadOptions(rate_rps=300.0, duration_s=1.0, backends=3)
+    with pytest.raises(ConfigError, match="--backends=3: takes the place of groups"):
+        load_played(given, fewer)
+
+
 def test_buckets_live_with_their_application(tmp_path: Path) -> None:
     shapes = {"buckets": [16, 64]}
     sized = application("sized", 1, shapes=shapes, input={"dtype": "UINT8", "shape": [-1]})

@@ -77,8 +77,8 @@ def test_backends_are_shared_out_evenly() -> None:
             "sub_clusters.count=2 needs as many backends in each group; backends.1.count=1",
         ),
         (
-            {"groups": [{"count": 3}, {"count": 3}], "epochs": {}},
-            "epochs and backends: only backends of one kind can be scaled",
+            {"groups": [{"count": 3}, {"count": 3}], "epochs": {}, "count": 3},
+            "sub_clusters.count=3 and 2 groups of backends, each with a router of its own",
         ),
         (
             {"count": "auto", "epochs": {}, "autoscaler": {"to_zero": True}},

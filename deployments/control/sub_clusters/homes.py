@@ -6,17 +6,21 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fermata.applications.reader import owners_of, router_names
-from fermata.autoscaler.placer import UNLIMITED_BYTES
+from fermata.autoscaler.placer import room_within
 from fermata.autoscaler.router_count import routers_needed
-from fermata.deployments.config.backend_groups import groups_of
+from fermata.deployments.config.backend_groups import are_apart, groups_of, own_config
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.sub_clusters import most_open
+from fermata.deployments.config.sub_clusters import everywhere, most_open
 from fermata.deployments.control.scaling import placed_models
+from fermata.deployments.control.sub_clusters.kinds import kind_of, on_kinds, shares_of
+from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import (
+    ANY_KIND,
     PlacedModel,
     Plan,
     Problem,
     SubCluster,
+    fits,
     in_clusters,
     memory_bytes,
 )
@@ -38,32 +42,86 @@ RATE_RPS_MAX = 1e9
 
 
 def starting_problem(
-    config: DeploymentConfig, profiles: Mapping[str, Profile], opened: int | None = None
+    config: DeploymentConfig,
+    profiles: Mapping[str, Profile],
+    opened: int | None = None,
+    by_group: Sequence[Mapping[str, Profile]] = (),
+    rooms: Sequence[int] = (),
 ) -> Problem:
     """The question of which applications live together, in the first so many sub-clusters; in all
     unless given. Versions of one do: each is compared with the one before it. Those that live
-    everywhere are no part of it, but for their memory."""
+    everywhere are no part of it, but for their memory. `by_group` has the run times on each group
+    of backends, where these are sub-clusters; `rooms` those for models on devices, as told."""
+    whole = _all_models(config, profiles, by_group)
+    spread = {name: whole.pop(name) for name in config.sub_clusters.spread}
+    shares = shares_of(config) if by_group else (1.0,) * config.sub_clusters.routers
+    places = [
+        SubCluster(
+            str(number),
+            RATE_RPS_MAX,
+            max(1, room_of(config, number, rooms) - _settled(config, number, spread)),
+            shares[number],
+            kind_of(config, number) if by_group else ANY_KIND,
+        )
+        for number in range(opened or config.sub_clusters.routers)
+    ]
+    return Problem(tuple(whole.values()), in_clusters(places), by_backends=bool(by_group))
+
+
+def _all_models(
+    config: DeploymentConfig,
+    profiles: Mapping[str, Profile],
+    by_group: Sequence[Mapping[str, Profile]],
+) -> dict[str, PlacedModel]:
+    if not by_group:
+        return _whole_models(config, profiles)
+    own = enumerate(by_group)
+    return on_kinds(config, [_whole_models(own_config(config, at), each, True) for at, each in own])
+
+
+def _whole_models(
+    config: DeploymentConfig, profiles: Mapping[str, Profile], timed: bool = False
+) -> dict[str, PlacedModel]:
+    """Applications by name, with all their versions and buckets; and with the run times of the
+    first of these, where they are asked for."""
     found: dict[str, dict[int, list[PlacedModel]]] = {}
     for application, model in zip(config.served, placed_models(config, profiles), strict=True):
         versions = found.setdefault(application.name, {})
         versions.setdefault(application.version, []).append(model)
     whole = {name: _together(name, versions.values()) for name, versions in found.items()}
-    spread = [whole.pop(name) for name in config.sub_clusters.spread]
-    # Every sub-cluster has backends of all groups, and each holds all that lives there.
-    limits = [each.backend.memory_mb for each in groups_of(config)]
+    if not timed:
+        return whole
+    first = {name: next(iter(versions.values()))[0] for name, versions in found.items()}
+    return {
+        name: replace(each, profiles=first[name].profiles, slo_ns=first[name].slo_ns)
+        for name, each in whole.items()
+    }
+
+
+def room_of(config: DeploymentConfig, number: int, rooms: Sequence[int] = ()) -> int:
+    """Memory of a backend in a sub-cluster: by the file, or by its device where that has less.
+    Unless it is a group, it has backends of all groups, and each holds all that lives there."""
+    limits = [each.backend.memory_mb for each in groups_of(own_config(config, number))]
     limits.append(None if config.epochs is None else config.epochs.memory_mb)
     limits_mb = [each for each in limits if each is not None]
-    room = int(min(limits_mb) * BYTES_PER_MB) if limits_mb else UNLIMITED_BYTES
-    room = max(1, room - memory_bytes(spread))
-    return Problem(
-        tuple(whole.values()),
-        in_clusters(
-            [
-                SubCluster(str(number), RATE_RPS_MAX, room)
-                for number in range(opened or config.sub_clusters.routers)
-            ]
-        ),
-    )
+    limit = int(min(limits_mb) * BYTES_PER_MB) if limits_mb else None
+    return room_within(limit, rooms[number] if rooms else 0)
+
+
+def settled_bytes(
+    config: DeploymentConfig,
+    profiles: Mapping[str, Profile],
+    by_group: Sequence[Mapping[str, Profile]] = (),
+) -> tuple[int, ...]:
+    """By sub-cluster: memory of what lives everywhere, on each of its backends."""
+    whole = _all_models(config, profiles, by_group)
+    spread = {name: whole[name] for name in config.sub_clusters.spread}
+    return tuple(_settled(config, each, spread) for each in range(config.sub_clusters.routers))
+
+
+def _settled(config: DeploymentConfig, number: int, spread: Mapping[str, PlacedModel]) -> int:
+    held = [each for name, each in spread.items() if number in everywhere(config, name)]
+    return memory_bytes(held)
 
 
 def opened_at_start(
@@ -111,26 +169,53 @@ def movable(config: DeploymentConfig) -> dict[str, tuple[str, ...]]:
     return {name: names for name, names in members_of(config).items() if name not in spread}
 
 
-def homes_of(config: DeploymentConfig, plan: Plan, opened: int | None = None) -> Homes:
+def homes_of(
+    config: DeploymentConfig,
+    plan: Plan,
+    opened: int | None = None,
+    problem: Problem | None = None,
+) -> Homes:
     """Homes of all applications by a plan of those that have one, for the first so many
-    sub-clusters."""
-    everywhere = tuple(range(config.sub_clusters.routers))
+    sub-clusters. `problem` tells which can live where, unless all can."""
     spread = set(config.sub_clusters.spread)
-    home = _filled(plan, opened or len(everywhere)) if not spread else plan.home
+    served = {at for name in spread for at in everywhere(config, name)}
+    count = opened or config.sub_clusters.routers
+    home = _filled(plan, [each for each in range(count) if each not in served], count, problem)
+    bare = set(range(count)) - served - set(home.values())
+    if bare and config.epochs is None:
+        raise ConfigError(
+            f"backends.{min(bare)} has no application to serve: none is left that may live there "
+            "and holds its SLO; leave the group out, or name its models"
+        )
     return {
-        name: everywhere if application in spread else (home[application],)
+        name: everywhere(config, application) if application in spread else (home[application],)
         for application, names in members_of(config).items()
         for name in names
     }
 
 
-def _filled(plan: Plan, count: int) -> Mapping[str, int]:
-    """The plan, with an application in each sub-cluster: without one its backends would idle."""
-    for bare in range(count):
-        if not plan.models_of(bare):
-            richest = max(range(count), key=lambda each: len(plan.models_of(each)))
-            plan = Plan({**plan.home, plan.models_of(richest)[-1]: bare})
+def _filled(
+    plan: Plan, bare: Sequence[int], count: int, problem: Problem | None
+) -> Mapping[str, int]:
+    """The plan, with an application in each of these sub-clusters where one can live there:
+    without any its backends would idle."""
+    models = {} if problem is None else {each.name: each for each in problem.models}
+    for number in bare:
+        by_size = sorted(range(count), key=lambda each: -len(plan.models_of(each)))
+        for home in by_size if not plan.models_of(number) else ():
+            names = [
+                name
+                for name in plan.models_of(home)
+                if problem is None or _may_live(models[name], problem.sub_clusters[number])
+            ]
+            if names and len(plan.models_of(home)) > 1:
+                plan = Plan({**plan.home, names[-1]: number})
+                break
     return plan.home
+
+
+def _may_live(model: PlacedModel, place: SubCluster) -> bool:
+    return model.runs_on(place.kind) and fits([model], place.memory_bytes)
 
 
 def known_homes(config: DeploymentConfig, directory: Directory | None) -> Homes | None:
@@ -142,12 +227,15 @@ def known_homes(config: DeploymentConfig, directory: Directory | None) -> Homes 
     members = members_of(config).items()
     given = {name: application for application, names in members for name in names}
     told = {home for homes in found.values() for home in homes}
+    may_be_bare = config.epochs is not None or are_apart(config)
     fits = (
         found.keys() == given.keys()
         # Moves may leave one without any application.
-        and (told == whole or (config.epochs is not None and told <= whole))
+        and (told == whole or (may_be_bare and told <= whole))
         and all(
-            set(homes) == whole if given[name] in spread else len(homes) == 1
+            set(homes) == set(everywhere(config, given[name]))
+            if given[name] in spread
+            else len(homes) == 1
             for name, homes in found.items()
         )
     )

@@ -15,6 +15,8 @@ from fermata.deployments.control.sub_clusters.homes import (
     known_homes,
     opened_at_start,
     opened_before,
+    room_of,
+    settled_bytes,
     starting_problem,
 )
 from fermata.deployments.control.sub_clusters.merging import grouped, merged_snapshot
@@ -55,17 +57,23 @@ def moving_loop(
     profiles: Mapping[str, Profile],
     counting: RouterCount | None = None,
     start_rps: float | None = None,
+    by_group: Sequence[Mapping[str, Profile]] = (),
+    rooms: Sequence[int] = (),
 ) -> ControlLoop | None:
     """The decisions at epochs between routers; None where applications stay. R_max is learnt from
-    `start_rps` on, where that is known."""
+    `start_rps` on, where that is known, and `rooms` on devices are those of the start."""
     given = epochs_between(config)
     if given is None:
         return None
-    problem = starting_problem(config, profiles)
+    problem = starting_problem(config, profiles, by_group=by_group)
+    places = problem.sub_clusters
     options: EpochOptions = replace(
         given.options(),
-        sub_clusters=config.sub_clusters.routers,
-        memory_bytes=problem.sub_clusters[0].memory_bytes,
+        sub_clusters=len(places),
+        memory_bytes_by=tuple(room_of(config, each, rooms) for each in range(len(places))),
+        settled_bytes=settled_bytes(config, profiles, by_group),
+        kinds=tuple(each.kind for each in places) if by_group else (),
+        shares=tuple(each.share for each in places) if by_group else (),
     )
     found = ControlLoop(None, options, problem.models, counting=counting)
     if found.placer is not None:

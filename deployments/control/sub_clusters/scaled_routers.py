@@ -1,20 +1,21 @@
 """Several routers as one, for the loop that decides how many backends each sub-cluster has."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fermata.autoscaler.control_loop import ControlLoop
 from fermata.autoscaler.router_count import RouterCount
+from fermata.deployments.config.backend_groups import own_config
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.control.leader_client import LeaderClient
 from fermata.deployments.control.scaling import placed_models
 from fermata.deployments.control.sub_clusters.all_routers import AllRouters, BackendsOf
+from fermata.deployments.control.sub_clusters.kinds import Profiles, kind_limits
 from fermata.deployments.control.sub_clusters.merging import merged_snapshot
 from fermata.deployments.control.sub_clusters.moving_routers import loop_ns, targets_of
 from fermata.foundation.errors import NoAnswerError
 from fermata.partitioner.plan import PlacedModel, Plan
-from fermata.profiles.profile import Profile
 from fermata.router.telemetry.snapshot import (
     PlacementSnapshot,
     RouterSnapshot,
@@ -28,24 +29,27 @@ def part_at(sub_cluster: int, application: str) -> str:
 
 
 def scaled_parts(
-    config: DeploymentConfig, profiles: Mapping[str, Profile]
+    config: DeploymentConfig, profiles: Profiles, by_group: Sequence[Profiles] = ()
 ) -> tuple[PlacedModel, ...]:
-    """Parts of all applications, wherever they may live."""
+    """Parts of all applications, wherever they may live, with the run times there."""
     return tuple(
         replace(each, name=part_at(number, each.name))
         for number in range(config.sub_clusters.routers)
-        for each in placed_models(config, profiles)
+        for each in placed_models(
+            own_config(config, number), by_group[number] if by_group else profiles
+        )
     )
 
 
 def scaling_control(
-    config: DeploymentConfig, profiles: Mapping[str, Profile]
+    config: DeploymentConfig, profiles: Profiles, by_group: Sequence[Profiles] = ()
 ) -> ControlLoop | None:
     """The decisions on backends of all sub-clusters; None where their number is fixed."""
     if config.autoscaler is None:
         return None
-    models, count = scaled_parts(config, profiles), config.sub_clusters.routers
-    return ControlLoop(config.autoscaler.options(), None, models, count)
+    models, count = scaled_parts(config, profiles, by_group), config.sub_clusters.routers
+    options = replace(config.autoscaler.options(), kinds=kind_limits(config))
+    return ControlLoop(options, None, models, count)
 
 
 class ScaledRouters:
@@ -56,10 +60,13 @@ class ScaledRouters:
         routers: Sequence[LeaderClient],
         backends_of: BackendsOf,
         counting: RouterCount | None = None,
+        uneven: bool = False,
     ) -> None:
-        """`counting` opens and closes sub-clusters, and has their backends meanwhile."""
+        """`counting` opens and closes sub-clusters, and has their backends meanwhile. Where they
+        are `uneven`, the loop starts from the backends that each has."""
         self.routers = AllRouters(routers, backends_of)
         self.counting = counting
+        self.uneven = uneven
         self.is_divided = False
         """Whether all routers have been seen to have targets."""
 
@@ -75,6 +82,12 @@ class ScaledRouters:
             self.is_divided = bool(read.wanted)
             if not self.is_divided:
                 raise NoAnswerError("backends are not divided among sub-clusters yet")
+        if self.uneven and not self.is_divided:
+            self.is_divided = bool(read.wanted)
+            if not self.is_divided:
+                numbers = range(len(self.routers.routers))
+                there = [await self.routers.backends_of(number) for number in numbers]
+                read = replace(read, wanted=there)
         placement = replace(read.placement, closed=tuple(sorted(self._closed())))
         return replace(read, up_ns=loop_ns(), placement=placement)
 

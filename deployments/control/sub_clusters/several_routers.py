@@ -10,10 +10,12 @@ from dataclasses import replace
 from fermata.autoscaler.capacity import RULES as CAPACITY
 from fermata.autoscaler.control_loop import ControlLoop
 from fermata.autoscaler.router_count import RouterCount
+from fermata.deployments.config.backend_groups import are_apart, own_config
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import backend_counts, epochs_between, restricted
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.control_plane import PATIENCE_S, SEATS, ControlPlaneCore
+from fermata.deployments.control.device_memory import room_bytes
 from fermata.deployments.control.health import check_start, progress_of
 from fermata.deployments.control.leader_client import within
 from fermata.deployments.control.scaling import ScalingLoop, kept_plan
@@ -29,6 +31,7 @@ from fermata.deployments.control.sub_clusters.homes import (
     served_at,
     starting_problem,
 )
+from fermata.deployments.control.sub_clusters.kinds import Profiles, in_time
 from fermata.deployments.control.sub_clusters.merging import merged_frame, merged_status
 from fermata.deployments.control.sub_clusters.moves import HomeMoves
 from fermata.deployments.control.sub_clusters.moving_routers import (
@@ -44,7 +47,7 @@ from fermata.deployments.control.sub_clusters.scaled_routers import (
     scaling_control,
 )
 from fermata.deployments.specs.status import DeploymentStatus, RouterStatus
-from fermata.foundation.errors import NoAnswerError, ServingError
+from fermata.foundation.errors import ConfigError, NoAnswerError, ServingError
 from fermata.foundation.logs import LOG, fields
 from fermata.profiles.profile import Profile
 from fermata.router.links.directory import Directory
@@ -71,6 +74,10 @@ class SeveralRouters:
         self.cluster_of = cluster_of
         self.cluster = cluster_of(config, 0)
         self.homes: Homes = {}
+        self.by_group: tuple[Profiles, ...] = ()
+        """Run times on each group of backends, where these are sub-clusters."""
+        self.rooms: tuple[int, ...] = ()
+        """By sub-cluster: room for models on its devices, as told at the start; 0: not known."""
         self.counting: RouterCount | None = None
         """Decides how many sub-clusters serve, where that is not given."""
         self.cores: list[ControlPlaneCore] = []
@@ -87,11 +94,14 @@ class SeveralRouters:
 
     async def _start(self) -> None:
         config, cluster_of = self.config, self.cluster_of
-        (_, profiles), start_rps = await asyncio.gather(self.cluster.profiles(), self._start_rps())
+        by_group, start_rps = await asyncio.gather(self._profiles(), self._start_rps())
+        rooms = self.rooms = await self._rooms()
+        profiles = by_group[0]
+        by_group = self.by_group = by_group if are_apart(config) else ()
         before = await self._known_directory()
         counting = self.counting = counting_of(config, profiles, before, start_rps)
         opened = config.sub_clusters.routers if counting is None else counting.opened
-        control = moving_loop(config, profiles, counting, start_rps)
+        control = moving_loop(config, profiles, counting, start_rps, by_group, rooms)
         self.homes = known_homes(config, before) or await self._solve(profiles, control, opened)
         told = first_directory(config, self.homes, before, self.wall_ms(), opened)
         self.keeper = DirectoryKeeper(told)
@@ -110,6 +120,24 @@ class SeveralRouters:
         self._decide(config, profiles, control)
         if self.config is not config:
             self.set_policies(self.config)
+
+    async def _profiles(self) -> tuple[Profiles, ...]:
+        """Run times on the backends of each group that is a sub-cluster, else on the first ones."""
+        config = self.config
+        numbers = range(config.sub_clusters.routers if are_apart(config) else 1)
+        clusters = [self.cluster_of(own_config(config, each), each) for each in numbers]
+        found = await asyncio.gather(*(each.profiles() for each in clusters))
+        return tuple(profiles for _, profiles in found)
+
+    async def _rooms(self) -> tuple[int, ...]:
+        """Room for models on the devices of each sub-cluster. Unless it is a group they are alike,
+        and not all need have backends yet."""
+        config, routers = self.config, self.config.sub_clusters.routers
+        if not are_apart(config):
+            return (room_bytes(await self.cluster.device_bytes()),) * routers
+        clusters = [self.cluster_of(own_config(config, at), at) for at in range(routers)]
+        found = await asyncio.gather(*(each.device_bytes() for each in clusters))
+        return tuple(map(room_bytes, found))
 
     async def _start_rps(self) -> float | None:
         """R_max to start from; None where nothing is planned by it, or the trial failed."""
@@ -145,9 +173,9 @@ class SeveralRouters:
         if self.moves is not None:
             moving = MovingRouters(self.moves, seats, self._backends_of, self.wall_ms)
             self.epochs = ScalingLoop(config, profiles, moving, self.cluster, epochs)
-        windows = scaling_control(config, profiles)
+        windows = scaling_control(config, profiles, self.by_group)
         if windows is not None:
-            scaled = ScaledRouters(seats, self._backends_of, self.counting)
+            scaled = ScaledRouters(seats, self._backends_of, self.counting, are_apart(config))
             self.scaling = ScalingLoop(config, profiles, scaled, self.cluster, windows)
         for each in self._loops():
             self.tasks.append(self.loop.create_task(_begin(each)))
@@ -160,6 +188,12 @@ class SeveralRouters:
 
     def _own(self, config: DeploymentConfig, number: int) -> DeploymentConfig:
         own = restricted(config, number, served_at(self.homes, number))
+        if self.by_group:
+            known = in_time(own, self.by_group[number])
+            if not known:
+                raise ConfigError(f"backends.{number}: no application holds its SLO there")
+            kept = tuple(each for each in own.applications if each.name in known)
+            own = own.model_copy(update={"applications": kept})
         own.check_backends()
         return own
 
@@ -182,14 +216,14 @@ class SeveralRouters:
         """Homes by the plan of the last run, where it is of the same applications, or anew."""
         kept = None if control is None or control.placer is None else control.placer.options
         plan = kept_plan(kept)
+        problem = starting_problem(self.config, profiles, opened, self.by_group, self.rooms)
         if (
             plan is None
             or plan.home.keys() != movable(self.config).keys()
             or max(plan.home.values(), default=0) >= opened
         ):
-            problem = starting_problem(self.config, profiles, opened)
             plan = await self.cluster.solve(problem, SOLVE_S)
-        homes = homes_of(self.config, plan, opened)
+        homes = homes_of(self.config, plan, opened, problem)
         about = {name: ", ".join(map(str, at)) for name, at in homes.items()}
         LOG.info("applications have their sub-clusters", extra=fields(homes=about))
         return homes
@@ -241,7 +275,7 @@ class SeveralRouters:
         for number, core in enumerate(self.cores):
             core.set_policies(self._own(config, number))
         if self.scaling is not None:
-            self.scaling.control.set_models(scaled_parts(config, self.profiles))
+            self.scaling.control.set_models(scaled_parts(config, self.profiles, self.by_group))
 
     def progress(self) -> tuple[str, str]:
         """State of the start, and why it failed; see `progress_of`."""

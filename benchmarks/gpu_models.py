@@ -90,6 +90,8 @@ def seed(folder: Path, models: Sequence[str]) -> dict[str, Any]:
     import torch
 
     torch.hub.set_dir(str(folder / "hub"))
+    # A compiler looks for them, too.
+    os.environ["TORCH_HOME"] = os.fspath(folder)
     (folder / "hub/checkpoints").mkdir(parents=True)
     return {model: _seeded(torch, folder, model) for model in models}
 

@@ -102,7 +102,9 @@ def beside_a_compiler(folder: Path, quick: bool) -> Iterator[Figure]:
     loaded_s = LOADED_S / 2 if quick else LOADED_S
     logs = folder / "logs"
     told = {"logs": {"level": "info", "folder": os.fspath(logs)}}
-    with GpuServer(folder, {**config(MODELS[:1]), **told}) as server:
+    given = config(MODELS[:1])
+    given["backend"]["kernels"] = "compiled"
+    with GpuServer(folder, {**given, **told}) as server:
         server.wait(FRONTENDS)
         targets = [target(MODELS[0], raw(0))]
         with watched() as found:

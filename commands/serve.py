@@ -256,7 +256,8 @@ def _wait_until_ready(handle: Any) -> None:
 
 def _where(config: DeploymentConfig) -> str:
     frontend, control = config.frontend, config.control
-    names = ", ".join(each.name for each in (*config.applications, *config.pipelines))
+    applications, pipelines = config.applications, config.pipelines
+    names = ", ".join([each.name for each in applications] + [each.name for each in pipelines])
     rest = "https" if frontend.tls else "http"
     page = "https" if control.tls else "http"
     return (

@@ -79,7 +79,8 @@ class ModelStore:
         limited = options.swap or options.memory_bytes_max is not None
         if self.device != "cuda" or options.kernels == "plain" or limited:
             return None
-        return BackgroundTuning(cache_folder(os.environ), Cuda().name)
+        compiles = options.kernels == "compiled"
+        return BackgroundTuning(cache_folder(os.environ), Cuda().name, compiles)
 
     def use_device(self) -> None:
         """Load onto the device from now on, and in haste: clients wait."""

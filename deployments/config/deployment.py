@@ -192,9 +192,10 @@ class BackendConfig(Section):
     """Name of this kind of device, under which its run times are known; absent: as it is called."""
     slower: Positive = 1.0
     """Run times over those of the profiles, for emulated devices; others are measured."""
-    kernels: Literal["auto", "plain"] = "auto"
+    kernels: Literal["auto", "compiled", "plain"] = "auto"
     """`auto`: on a GPU, other ways to run a network are tried while it serves, and used where they
-    are faster and agree; see docs/gpu.md. `plain`: the network as it is."""
+    are faster and agree; see docs/gpu.md. `compiled`: the same, and networks are compiled for their
+    batch sizes as well, at low priority. `plain`: the network as it is."""
 
 
 class RouterSection(Section):

@@ -42,6 +42,8 @@ say."""
 GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
 """States of an application in which Serve replaces a replica that ends."""
 STATUS_S = 2.0
+TOLD_S = 10.0
+"""Backends that take longer to tell of their device may not be there."""
 TRIAL_S = 10.0
 """Time for a process to come up and to try how much a router carries."""
 SECRET_BYTES = 32
@@ -134,8 +136,17 @@ class RayCluster:
 
     async def device_bytes(self) -> int:
         # Backends of one deployment are alike: one of each tells.
-        found = await asyncio.gather(*(each.device_bytes.remote() for each in self.backends))
-        return least(map(int, found))
+        found = await asyncio.gather(*(self._bytes_of(each) for each in self.backends))
+        return least(found)
+
+    async def _bytes_of(self, backends: Any) -> int:
+        """What one of them says; 0 where there is none to ask."""
+        try:
+            return int(await asyncio.wait_for(backends.device_bytes.remote(), TOLD_S))
+        # Serve and the backend may raise anything. Plans do without.
+        except Exception as error:
+            LOG.warning("a device's memory is not known", extra=fields(reason=repr(error)))
+            return 0
 
     async def find(self, seat: int) -> Router | None:
         try:

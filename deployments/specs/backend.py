@@ -8,8 +8,9 @@ from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
 Measure = Literal["once", "always", "never"]
 """Measurement of run times: `once` keeps those of the first start on a machine."""
 
-Kernels = Literal["auto", "plain"]
-"""`auto`: on a GPU, ways to run a network are tried while it serves, and the fastest is used."""
+Kernels = Literal["auto", "compiled", "plain"]
+"""`auto`: on a GPU, ways to run a network are tried while it serves, and the fastest is used.
+`compiled`: networks that a compiler has made are among them."""
 
 
 @dataclass(frozen=True, slots=True)

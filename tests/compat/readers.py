@@ -404,6 +404,9 @@ class _Cluster:
     async def backends_there(self) -> int:
         return 1
 
+    async def device_bytes(self) -> int:
+        return 0
+
 
 async def _kept_plan(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> dict[str, int]:
     """Where a control plane that starts anew has applications served."""

@@ -159,4 +159,5 @@ class BackgroundTuning:
         return self.folder / f"kernels-{self._digest(spec)}.json"
 
     def _digest(self, spec: ModelSpec) -> str:
-        return digest_of(spec, self.device, f"ways {VERSION}")
+        ways = f"ways {VERSION}, compiled" if self.compiles else f"ways {VERSION}"
+        return digest_of(spec, self.device, ways)

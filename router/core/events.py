@@ -192,7 +192,7 @@ class Request:
 class PartRequest(Request):
     """One that is part of a query."""
 
-    is_part = True
+    is_part: ClassVar[bool] = True
 
     __slots__ = ()
 

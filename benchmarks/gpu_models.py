@@ -79,9 +79,9 @@ def prepare(
     network = networks[models[0]]
     given = np.concatenate([pixels(1, seed) for seed in range(images)])
     decoded = np.stack([_decoded(frames(1, seed)[0]) for seed in range(images)])
-    exact = [_scores(torch, network, each) for each in (given, decoded)]
+    exact = [scores(torch, network, each) for each in (given, decoded)]
     network.half()
-    half = [_scores(torch, network, each) for each in (given, decoded)]
+    half = [scores(torch, network, each) for each in (given, decoded)]
     return choices, Offline((exact[0], half[0]), (exact[1], half[1]))
 
 
@@ -167,7 +167,8 @@ def _normalised(torch: Any, given: Any) -> Any:
     return ((torch.from_numpy(given) / 255 - mean) / std).cuda()
 
 
-def _scores(torch: Any, network: Any, given: Any) -> Any:
+def scores(torch: Any, network: Any, given: Any) -> Any:
+    """Of a network on its own, one input at a time."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     with torch.inference_mode():
@@ -179,8 +180,12 @@ def _scores(torch: Any, network: Any, given: Any) -> Any:
 
 
 def _decoded(frame: Any) -> Any:
+    return fitted(encode_jpeg(frame))
+
+
+def fitted(jpeg: bytes) -> Any:
     """As a frontend reads a JPEG, for a model that takes bytes."""
     spec = ImageSpec(SHAPE[1], SHAPE[2], IMAGENET_MEAN, IMAGENET_STD)
     out = np.empty(SHAPE, np.uint8)
-    write(fit(decode(encode_jpeg(frame), PIXELS_MAX), spec), spec, out)
+    write(fit(decode(jpeg, PIXELS_MAX), spec), spec, out)
     return out

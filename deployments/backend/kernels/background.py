@@ -21,6 +21,7 @@ from fermata.deployments.backend.kernels.choice import (
     sizes_used,
 )
 from fermata.deployments.backend.kernels.compiler import CompileOrder, weights_digest
+from fermata.deployments.backend.kernels.crash_mark import CrashMark
 from fermata.deployments.backend.kernels.packages import PackageCompiler
 from fermata.deployments.backend.kernels.tuning import Build, KernelTuner
 from fermata.deployments.backend.profiling import digest_of, is_lasting
@@ -48,6 +49,7 @@ class BackgroundTuning:
         """Name of the accelerator, part of what a choice holds for."""
         self.compiles = compiles
         """Ways are tried that take a compiler minutes, too."""
+        self.mark = CrashMark(folder)
         self.waiting: queue.SimpleQueue[tuple[ModelSpec, GraphRunner]] = queue.SimpleQueue()
         self.building: deque[tuple[ModelSpec, KernelTuner]] = deque()
         """Models that all quick ways were tried of, and that slow ones are built for."""
@@ -68,8 +70,11 @@ class BackgroundTuning:
         if choice is None:
             return False
         compiler = self._compiler(spec, runner)
-        if not all(compiler.has(size) for size in sizes_used(choice, COMPILED)):
+        used = sizes_used(choice, COMPILED)
+        if not all(compiler.has(size) for size in used):
             # Clients would wait for the compiler.
+            return False
+        if used and not self._may_compile(spec):
             return False
         try:
             ways = {COMPILED: compiler}
@@ -77,6 +82,8 @@ class BackgroundTuning:
         # What worked before may not now; the plain way does.
         except Exception as error:
             self._give_up(spec, error)
+        finally:
+            self.mark.clear()
         return True
 
     def begin(self) -> None:
@@ -112,11 +119,20 @@ class BackgroundTuning:
         except Exception as error:
             if not tuner.runner.closed:
                 self._give_up(spec, error)
+        finally:
+            self.mark.clear()
 
     def tuner(self, spec: ModelSpec, runner: GraphRunner) -> KernelTuner:
         """Tries every way to run a model, none of which is kept for the next start yet."""
-        ways = {COMPILED: self._compiler(spec, runner)} if self.compiles else {}
+        ways = {COMPILED: self._compiler(spec, runner)} if self._may_compile(spec) else {}
         return KernelTuner(runner, builds_of(), sized=ways)
+
+    def _may_compile(self, spec: ModelSpec) -> bool:
+        left = self.mark.left(self._digest(spec)) if self.compiles else None
+        if left is not None:
+            about = fields(variant=spec.name, reason=f"a backend ended at it: {left}")
+            LOG.warning("nothing is compiled", extra=about)
+        return self.compiles and left is None
 
     def _compiler(self, spec: ModelSpec, runner: GraphRunner) -> PackageCompiler:
         if is_lasting(spec):
@@ -130,11 +146,15 @@ class BackgroundTuning:
             folder,
             self.folder / "inductor",
             lambda: runner.closed,
+            lambda: self.mark.set(self._digest(spec)),
         )
 
     def tune(self, spec: ModelSpec, runner: Any) -> Choice:
         """Choose the kernels of a runner now, and keep the choice for the next start."""
-        choice = self.tuner(spec, innermost(runner)).tune()
+        try:
+            choice = self.tuner(spec, innermost(runner)).tune()
+        finally:
+            self.mark.clear()
         self.keep(spec, choice)
         return choice
 

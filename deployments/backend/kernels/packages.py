@@ -33,7 +33,12 @@ class PackageCompiler:
     """Compiles one variant size by size; a package that is on disk already is only loaded."""
 
     def __init__(
-        self, order: CompileOrder, folder: Path, work: Path, ended: Callable[[], bool]
+        self,
+        order: CompileOrder,
+        folder: Path,
+        work: Path,
+        ended: Callable[[], bool],
+        on_load: Callable[[], None] = lambda: None,
     ) -> None:
         self.order = order
         """All but what differs from size to size."""
@@ -42,6 +47,8 @@ class PackageCompiler:
         """Where the compiler keeps its own files, which sizes share."""
         self.ended = ended
         """Whether nobody wants the result any more."""
+        self.on_load = on_load
+        """Called before compiled code comes into this process."""
 
     def __call__(self, network: Any, taken: Any, size: int) -> Callable[..., Any]:
         """The network for batches of this size; `taken` is an input of it of any size."""
@@ -52,6 +59,7 @@ class PackageCompiler:
         order = self._order(taken, size)
         path = cached(order.path, lambda part: self._compile(replace(order, path=part)))
         inductor: Any = torch._inductor
+        self.on_load()
         try:
             # The other mode asks events whether batches have ended, which no capture allows.
             loaded = inductor.aoti_load_package(os.fspath(path), run_single_threaded=True)

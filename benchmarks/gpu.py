@@ -19,4 +19,4 @@ if __name__ == "__main__":
     # Not above: processes of a load import this module anew, and those imports take seconds.
     from benchmarks.gpu_figures import measure
 
-    run_parts("One GPU", measure, PARTS)
+    run_parts("One GPU", measure, PARTS, asked=["ways", "compiled"])

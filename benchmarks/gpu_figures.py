@@ -160,7 +160,7 @@ def highest(ask: Any, first: float, tolerance: float) -> Probe | None:
     return low
 
 
-def config(models: Sequence[str], batch: int = BATCH) -> dict[str, Any]:
+def config(models: Sequence[str], batch: int = BATCH, kernels: str = "auto") -> dict[str, Any]:
     """A deployment of these models, whose backend measures their run times at its start."""
     applications = [
         {
@@ -180,7 +180,7 @@ def config(models: Sequence[str], batch: int = BATCH) -> dict[str, Any]:
     return {
         "applications": applications,
         "frontend": {"processes": FRONTENDS},
-        "backend": {"count": 1, "device": "cuda", "cpus": 1},
+        "backend": {"count": 1, "device": "cuda", "cpus": 1, "kernels": kernels},
     }
 
 
@@ -258,9 +258,11 @@ def cpu_figures(best: Probe, goal: float) -> Iterator[Figure]:
     yield Figure("  CPU of the server", 1e6 * total / best.rate, "us/request", goal, at_most=True)
 
 
-def one_model(folder: Path, choice: Choice, offline: Offline, quick: bool) -> Iterator[Figure]:
+def one_model(
+    folder: Path, choice: Choice, offline: Offline, quick: bool, kernels: str
+) -> Iterator[Figure]:
     model = MODELS[0]
-    with GpuServer(folder, config([model])) as server:
+    with GpuServer(folder, config([model], kernels=kernels)) as server:
         server.wait(FRONTENDS)
         yield from compare(
             "raw pixels", answers(server, model, [raw(n) for n in range(IMAGES)]), offline.raw
@@ -311,9 +313,9 @@ def kernel_figures(model: str, choice: Choice) -> Iterator[Figure]:
             yield Figure(f"{model}, {way}, batch {size}", rate, "images/s", goal)
 
 
-def three_models(folder: Path, quick: bool) -> float:
+def three_models(folder: Path, quick: bool, kernels: str) -> float:
     """The highest total rate at which each of them is good."""
-    with GpuServer(folder, config(MODELS)) as server:
+    with GpuServer(folder, config(MODELS, kernels=kernels)) as server:
         server.wait(FRONTENDS)
         targets = [target(model, raw(0)) for model in MODELS]
         probe(server, targets, PROBE_S, 1_000)
@@ -333,11 +335,13 @@ def three_plain(folder: Path, quick: bool) -> float:
     return best
 
 
-def three_figures(folder: Path, parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+def three_figures(
+    folder: Path, parts: Sequence[str], quick: bool, kernels: str
+) -> Iterator[Figure]:
     names = f"{', '.join(MODELS)}, equal rates, SLO {SLO_MS:g} ms"
     ours = plain = 0.0
     if "three" in parts:
-        ours = three_models(folder, quick)
+        ours = three_models(folder, quick, kernels)
         yield Figure(names, ours, "req/s", 12_000)
     if "plain" in parts:
         plain = three_plain(folder, quick)
@@ -353,6 +357,8 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         yield from ways_figures(quick)
     if not set(parts) - {"ways"}:
         return
+    # A server looks for choices among the ways that it would try itself.
+    kernels = "compiled" if "compiled" in parts else "auto"
     models = MODELS if {"kernels", "three"} & set(parts) else MODELS[:1]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -365,5 +371,5 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
             for model, choice in choices.items():
                 yield from kernel_figures(model, choice)
         if "one" in parts:
-            yield from one_model(folder, choices[MODELS[0]], offline, quick)
-        yield from three_figures(folder, parts, quick)
+            yield from one_model(folder, choices[MODELS[0]], offline, quick, kernels)
+        yield from three_figures(folder, parts, quick, kernels)

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 
 from fermata.deployments.config.base import Section
 
+NUMBERS = "classes"
+"""Where a detector says nothing else, the output with the class of each box."""
 BOUNDS = ("classes", "score_min", "score_below", "found_min", "found_max")
 """Keys of which a condition has at least one."""
 
@@ -20,9 +22,9 @@ class WhenConfig(Section):
     way. Beyond a join, all of its results count together."""
     classes: list[str | int] = []
     """Only these count, by name or number; empty: all."""
-    score_min: float | None = None
+    score_min: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Only scores from it on count."""
-    score_below: float | None = None
+    score_below: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Only scores below it count."""
     found_min: Annotated[int, Field(ge=0)] | None = None
     """So many are needed at least; 1, or 0 where there is a `found_max`."""
@@ -31,13 +33,15 @@ class WhenConfig(Section):
     scores: str = ""
     """Output with the scores; empty: `scores` of a detector, or the fifth number of its boxes, and
     the first output of others."""
-    numbers: str = "classes"
+    numbers: str = NUMBERS
     """Output with the class of each box; where there is none, the sixth number of a box."""
 
     @model_validator(mode="after")
     def _bounds(self) -> "WhenConfig":
         if all(getattr(self, key) in (None, []) for key in BOUNDS):
             raise ValueError(f"say {', '.join(BOUNDS[:-1])} or {BOUNDS[-1]}")
+        if self.at_least == 0 and self.found_max is None:
+            raise ValueError("found_min=0 always holds; say found_max too, or leave `when` out")
         low, high = self.score_min, self.score_below
         if low is not None and high is not None and low >= high:
             raise ValueError(f"score_below={high} must be above score_min={low}")

@@ -134,8 +134,12 @@ class LiveQueries:
             self.waiting.add(submit.rid)
             return True
         self.table.coming.append(submit)
-        self._admit(now_ns, submit.rid, submit, 0)
-        assert not self.table.coming
+        try:
+            self._admit(now_ns, submit.rid, submit, 0)
+            assert not self.table.coming
+        finally:
+            # Or the next query would be taken for this one.
+            self.table.coming.clear()
         self._note_ends()
         return True
 
@@ -181,8 +185,10 @@ class LiveQueries:
             self._learn(now_ns, ran)
         if part.parent < 0 and query is None:
             table.coming.append(submit)
-            is_open = self._admit(now_ns, qid, submit, part.stage)
-            table.coming.clear()
+            try:
+                is_open = self._admit(now_ns, qid, submit, part.stage)
+            finally:
+                table.coming.clear()
             self._note_ends()
             if not is_open:
                 return True
@@ -201,8 +207,11 @@ class LiveQueries:
             else:
                 self._drop_unread(link, each)
         self.calling.clear()
-        self.table.on_calls(now_ns, calls)
-        assert not self.table.coming
+        try:
+            self.table.on_calls(now_ns, calls)
+            assert not self.table.coming
+        finally:
+            self.table.coming.clear()
 
     def stages_of(self, submit: Submit) -> Collection[int]:
         """Applications that a query needs; none where a request is not one."""

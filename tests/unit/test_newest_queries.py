@@ -14,6 +14,7 @@ from fermata.foundation.units import ms
 from fermata.router.core.admission import StreamAdmission
 from fermata.router.core.events import DropReason
 from fermata.router.core.queries.pipeline import Pipeline, Stage
+from fermata.router.core.queries.query import Query
 from fermata.router.links.messages import HandedOn, QueryPart, Submit
 from fermata.simulator.pipelines.draw import told_scenes
 from fermata.simulator.reports.report import report
@@ -181,3 +182,14 @@ def test_newest_needs_clients() -> None:
 def test_clients_of_pipelines_pin_nothing() -> None:
     with pytest.raises(ConfigError, match=r"clients\[0\].pinned='x': unknown key"):
         read_scenario(scenario_of(True, clients=[{"pinned": "x"}]))
+
+
+def test_queries_of_functions_that_come_together_supersede_one_another() -> None:
+    """Their calls begin once all that came with them is read."""
+    table = QueryWorld([replace(NEWEST, called=True)]).table
+    for qid in (0, 1):
+        table.on_query(0, Query(qid, 0, 0, ms(100), 7))
+    assert [each.outcome for each in table.take_ended()] == [DropReason.SUPERSEDED]
+    assert list(table.queries) == [1]
+    table.on_calls(0, [(1, 0)])
+    assert len(table.parts) == 1

@@ -227,6 +227,8 @@ MISTAKES = [
     (of({"score_min": 0.6, "score_below": 0.6}), "score_below=0.6 must be above score_min=0.6"),
     (of({"found_min": 3, "found_max": 2}), "found_max=2 must be at least found_min=3"),
     (of({"found_min": -1}), "found_min=-1"),
+    (of({"found_min": 0}), "found_min=0 always holds; say found_max too"),
+    (of({"score_min": float("nan")}), "score_min=nan"),
     (of({"stage": "small2", "score_min": 1}), "when.stage='small2' is unknown; one of small"),
     (of({"stage": "large", "score_min": 1}), "when.stage='large' is unknown; one of small"),
     (
@@ -267,6 +269,7 @@ UNFIT = [
     ("small", {"classes": ["cow"]}, "when.classes: 'cow' is unknown; one of cat, dog"),
     ("finder", {"classes": ["dog"]}, "when.classes: 'dog' is unknown; one of person, car"),
     ("small", {"found_min": 2}, "when.found_min=2: small finds one class"),
+    ("small", {"classes": [7]}, "when.classes: '7' is unknown; one of cat, dog, or a number below"),
 ]
 
 

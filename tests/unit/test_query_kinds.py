@@ -6,6 +6,7 @@ import pytest
 from query_world import QueryWorld
 
 from fermata.foundation.units import ms
+from fermata.router.core.costs import VariantCost
 from fermata.router.core.queries.pipeline import Pipeline, Stage
 from fermata.simulator.pipelines.draw import told_scenes
 from fermata.simulator.reports.report import report
@@ -62,3 +63,21 @@ def test_it_does_not_matter_which_kind_comes_first() -> None:
         assert found.bad_rate <= 0.01
         ends.append((found.good_rps, found.bad_rate))
     assert ends[0] == ends[1]
+
+
+def test_a_kind_with_fewer_sizes_takes_over() -> None:
+    """Smaller devices are measured to fewer sizes; batches were chosen by the larger one's."""
+    world = QueryWorld([CHAIN], 2, slower=(1.0, 3.0), variants=PAIR, fixed_ms=10.0)
+    costs = world.engine.costs
+    for variant in range(4):
+        few_ns = costs.by_kind[1][variant].p50_ns[1:5]
+        costs.by_kind[1][variant] = VariantCost(list(few_ns), 1.0)
+    for qid in range(100):
+        world.send(qid, ms(400))
+        world.advance(world.now_ns + ms(5))
+    assert max(each.size for each in world.table.budgets.values()) > 4
+    world.engine.on_backend_down(world.now_ns, 0)
+    for qid in range(100, 300):
+        world.send(qid, ms(400))
+        world.advance(world.now_ns + ms(5))
+    assert max(each.size for each in world.table.budgets.values()) <= 4

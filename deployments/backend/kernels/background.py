@@ -69,15 +69,14 @@ class BackgroundTuning:
         choice = load_choice(self._path(spec)) if is_lasting(spec) else None
         if choice is None:
             return False
-        compiler = self._compiler(spec, runner)
         used = sizes_used(choice, COMPILED)
-        if not all(compiler.has(size) for size in used):
-            # Clients would wait for the compiler.
-            return False
         if used and not self._may_compile(spec):
             return False
         try:
-            ways = {COMPILED: compiler}
+            ways = {COMPILED: self._compiler(spec, runner)} if used else {}
+            if not all(ways[COMPILED].has(size) for size in used):
+                # Clients would wait for the compiler.
+                return False
             KernelTuner(runner, builds_of(), sleep=lambda _: None, sized=ways).apply(choice)
         # What worked before may not now; the plain way does.
         except Exception as error:

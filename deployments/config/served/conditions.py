@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from fermata.deployments.config.conditions import WhenConfig
+from fermata.deployments.config.conditions import NUMBERS, WhenConfig
 from fermata.deployments.specs.pipelines import Condition, ServedStage
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.errors import ConfigError
@@ -30,9 +30,11 @@ def check_condition_fits(
     comes."""
     check_classes(f"{where}: when", when.classes, asked.model)
     outputs = [each.name for each in asked.model.outputs]
-    if when.scores and outputs and when.scores not in outputs:
-        known = ", ".join(outputs)
-        raise ConfigError(f"{where}: when.scores={when.scores!r} is unknown; one of {known}")
+    named = {"scores": when.scores, "numbers": when.numbers if when.numbers != NUMBERS else ""}
+    for key, output in named.items():
+        if output and outputs and output not in outputs:
+            known = ", ".join(outputs)
+            raise ConfigError(f"{where}: when.{key}={output!r} is unknown; one of {known}")
     # Beyond a join there may be several results, each with a class of its own.
     is_one = asked is before or not has_joins
     if asked.model.boxes is None and when.found_min > 1 and is_one:
@@ -44,7 +46,11 @@ def check_condition_fits(
 
 def check_classes(where: str, classes: Sequence[str], model: ServedModel) -> None:
     """Refuse classes that a model does not know."""
+    count = len(model.labels)
     for each in classes:
-        if not each.isdigit() and each not in model.labels:
-            known = ", ".join(model.labels[:10]) or "numbers alone"
-            raise ConfigError(f"{where}.classes: {each!r} is unknown; one of {known}")
+        if each in model.labels or (each.isdigit() and (not count or int(each) < count)):
+            continue
+        known = ", ".join(model.labels[:10]) or "numbers alone"
+        if each.isdigit():
+            known = f"{known}, or a number below {count}"
+        raise ConfigError(f"{where}.classes: {each!r} is unknown; one of {known}")

@@ -165,7 +165,8 @@ class Ladder:
         """Backend time of a request that a cheaper variant saves, in batches that take as long."""
         now_ns, plan_ns = rung.each_ns[application], self.plan_ns(application, place)
         before_ns = self.plan_ns(application, rung.places[application])
-        size = as_long(plan_ns, before_ns[rung.sizes[application]])
+        # The fastest kind that is up may be another since, with fewer sizes.
+        size = as_long(plan_ns, before_ns[min(rung.sizes[application], len(before_ns) - 1)])
         variant, _ = self.choices[application][place]
         return now_ns - self.speeds.pace(application, variant, size) * plan_ns[size] / size
 

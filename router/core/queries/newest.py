@@ -25,8 +25,11 @@ class WaitingQueries:
 
     def __contains__(self, qid: object) -> bool:
         query = self.queries.get(qid) if isinstance(qid, int) else None
-        if query is None or not query.parts or query.missing or any(query.ended):
+        if query is None or query.missing or any(query.ended):
             return False
+        if not query.parts:
+            # A function whose first calls have come, and have not begun.
+            return bool(query.called) and not any(query.rounds)
         return all(rid in self.requests for rid in query.parts)
 
 

@@ -184,7 +184,7 @@ def started(
             _wait(running, ready, log, wait_s)
             yield running
         finally:
-            _stop(running, together)
+            stop(running, together)
 
 
 def _wait(running: Running, ready: Any, log: Any, wait_s: float) -> None:
@@ -199,11 +199,11 @@ def _wait(running: Running, ready: Any, log: Any, wait_s: float) -> None:
     raise ServerError(f"the server is not up after {wait_s:g} s: {said}")
 
 
-def _stop(running: Running, together: bool) -> None:
+def stop(running: Running, together: bool, number: int = signal.SIGINT) -> None:
     """Ctrl-C, as a user would; then by force whoever is left of its family."""
     family = running.family()
     if running.process.poll() is None:
-        (os.killpg if together else os.kill)(running.process.pid, signal.SIGINT)
+        (os.killpg if together else os.kill)(running.process.pid, number)
     with suppress(subprocess.TimeoutExpired):
         running.process.wait(STOP_S)
     end_s = time.monotonic() + LINGER_S

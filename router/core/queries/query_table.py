@@ -105,7 +105,11 @@ class QueryTable:
     def _supersede(self, now_ns: int, qid: int | None) -> None:
         """Drop what a query has that waits: it ends with its first request, and a function with its
         calls."""
-        for rid in sorted(self.queries[qid].parts) if qid is not None else ():
+        query = None if qid is None else self.queries[qid]
+        if query is not None and not query.parts:
+            # A function whose calls have not begun.
+            self._end(now_ns, query, DropReason.SUPERSEDED)
+        for rid in sorted(query.parts) if query is not None else ():
             self.engine.withdraw(now_ns, rid, DropReason.SUPERSEDED)
 
     def on_calls(self, now_ns: int, calls: Sequence[tuple[int, int]]) -> None:

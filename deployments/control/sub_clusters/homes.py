@@ -12,7 +12,7 @@ from fermata.deployments.config.backend_groups import are_apart, groups_of, own_
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import everywhere, most_open
 from fermata.deployments.control.scaling import placed_models
-from fermata.deployments.control.sub_clusters.kinds import kind_of, on_kinds, shares_of
+from fermata.deployments.control.sub_clusters.kinds import able_on, kind_of, on_kinds, shares_of
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import (
     ANY_KIND,
@@ -214,20 +214,32 @@ def _filled(
     return plan.home
 
 
+def all_run(problem: Problem, plan: Plan) -> bool:
+    """Whether all models can run where a plan of them has put them."""
+    places = problem.sub_clusters
+    return all(each.runs_on(places[plan.home[each.name]].kind) for each in problem.models)
+
+
 def _may_live(model: PlacedModel, place: SubCluster) -> bool:
     return model.runs_on(place.kind) and fits([model], place.memory_bytes)
 
 
-def known_homes(config: DeploymentConfig, directory: Directory | None) -> Homes | None:
-    """Homes that routers have been told of, where these are for just this configuration."""
+def known_homes(
+    config: DeploymentConfig,
+    directory: Directory | None,
+    by_group: Sequence[Mapping[str, Profile]] = (),
+) -> Homes | None:
+    """Homes that routers have been told of, where these are for just this configuration: the file
+    may have given a group other models since."""
     if directory is None:
         return None
-    found = {name: directory.homes_of(name) for name in directory.applications}
+    found = directory.homes_by_name()
     whole, spread = set(range(config.sub_clusters.routers)), set(config.sub_clusters.spread)
     members = members_of(config).items()
     given = {name: application for application, names in members for name in names}
     told = {home for homes in found.values() for home in homes}
     may_be_bare = config.epochs is not None or are_apart(config)
+    able = able_on(config, by_group)
     fits = (
         found.keys() == given.keys()
         # Moves may leave one without any application.
@@ -235,7 +247,7 @@ def known_homes(config: DeploymentConfig, directory: Directory | None) -> Homes 
         and all(
             set(homes) == set(everywhere(config, given[name]))
             if given[name] in spread
-            else len(homes) == 1
+            else len(homes) == 1 and given[name] in able[homes[0]]
             for name, homes in found.items()
         )
     )
@@ -328,7 +340,7 @@ def first_directory(
         name: tuple((home, float(home in serving) / min(len(at), len(serving))) for home in at)
         for name, at in homes.items()
     }
-    if before is not None and known_homes(config, before) == homes:
+    if before is not None and before.homes_by_name() == homes:
         shares = dict(before.applications)
     numbers = range(config.sub_clusters.routers)
     return Directory(version, tuple(map(Home, numbers)), shares, sticky_applications(config))

@@ -24,6 +24,7 @@ from fermata.deployments.control.sub_clusters.directory_teller import DirectoryT
 from fermata.deployments.control.sub_clusters.homes import (
     DirectoryKeeper,
     Homes,
+    all_run,
     first_directory,
     homes_of,
     known_homes,
@@ -102,7 +103,8 @@ class SeveralRouters:
         counting = self.counting = counting_of(config, profiles, before, start_rps)
         opened = config.sub_clusters.routers if counting is None else counting.opened
         control = moving_loop(config, profiles, counting, start_rps, by_group, rooms)
-        self.homes = known_homes(config, before) or await self._solve(profiles, control, opened)
+        known = known_homes(config, before, by_group)
+        self.homes = known or await self._solve(profiles, control, opened)
         told = first_directory(config, self.homes, before, self.wall_ms(), opened)
         self.keeper = DirectoryKeeper(told)
         if control is not None:
@@ -221,6 +223,7 @@ class SeveralRouters:
             plan is None
             or plan.home.keys() != movable(self.config).keys()
             or max(plan.home.values(), default=0) >= opened
+            or not all_run(problem, plan)
         ):
             plan = await self.cluster.solve(problem, SOLVE_S)
         homes = homes_of(self.config, plan, opened, problem)

@@ -1,0 +1,49 @@
+"""Groups of backends whose models the file has changed, or that serve too slowly: homes follow."""
+
+from pathlib import Path
+
+import pytest
+from sub_cluster_world import FakeClusters, play
+from test_groups_apart import FAST, SLOW, given, measured
+
+from fermata.deployments.control.sub_clusters.homes import first_directory, known_homes
+from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
+from fermata.partitioner.plan import Plan
+from fermata.partitioner.plan_file import by_name, save_json
+
+BEFORE = given({**FAST, "models": ["a", "b"]}, {**SLOW, "models": ["c", "d"]})
+AFTER = given({**FAST, "models": ["c", "b"]}, {**SLOW, "models": ["a", "d"]})
+HOMES = {"a": (0,), "b": (0,), "c": (1,), "d": (1,)}
+
+
+def test_homes_that_a_group_may_not_have_any_more_are_found_anew() -> None:
+    told = first_directory(BEFORE, HOMES, None, 1)
+    assert known_homes(BEFORE, told, measured(BEFORE)) == HOMES
+    assert known_homes(AFTER, told, measured(AFTER)) is None
+    assert known_homes(AFTER, told) is None
+
+
+def test_homes_that_are_too_slow_by_now_are_found_anew() -> None:
+    told = first_directory(BEFORE, HOMES, None, 1)
+    # One request takes 6 ms, and 120 ms on the slow ones now: above the SLO of 100 ms.
+    slower = given({**FAST, "models": ["a", "b"]}, {**SLOW, "models": ["c", "d"], "slower": 20})
+    assert known_homes(slower, told, measured(slower)) is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "solved"),
+    [({"a": 1, "b": 0, "c": 0, "d": 1}, 0), ({"a": 0, "b": 0, "c": 1, "d": 1}, 1)],
+)
+def test_a_kept_plan_counts_where_groups_may_have_its_models(
+    tmp_path: Path, kept: dict[str, int], solved: int
+) -> None:
+    path = tmp_path / "plan.json"
+    save_json(path, {"plan": by_name(Plan(kept), ["0", "1"])})
+    epochs = {"plan_file": str(path)}
+    found = given(*(each.model_dump() for each in AFTER.backends), epochs=epochs)
+
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        assert clusters.solved == solved
+        assert control.homes == {"a": (1,), "b": (0,), "c": (0,), "d": (1,)}
+
+    play(story, found)

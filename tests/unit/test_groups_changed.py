@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from sub_cluster_world import FakeClusters, play
 from test_groups_apart import FAST, SLOW, given, measured
+from test_sub_cluster_homes import application
 
 from fermata.deployments.control.sub_clusters.homes import first_directory, known_homes
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
@@ -45,5 +46,22 @@ def test_a_kept_plan_counts_where_groups_may_have_its_models(
     async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
         assert clusters.solved == solved
         assert control.homes == {"a": (1,), "b": (0,), "c": (0,), "d": (1,)}
+
+    play(story, found)
+
+
+def test_what_is_spread_has_no_share_on_a_group_that_is_too_slow_for_it() -> None:
+    # One request takes 6 ms, and 24 ms on the slow ones.
+    own = [application("a", slo_ms=20), *map(application, "bc")]
+    found = given(FAST, SLOW, applications=own, sub_clusters={"spread": ["a", "b"]})
+
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        assert (control.homes["a"], control.homes["b"]) == ((0,), (0, 1))
+        for name, at in control.keeper.directory.applications.items():
+            for number, _ in at:
+                known = {each.name for each in clusters.routers[number].plan.applications}
+                assert name in known
+        told = control.keeper.directory
+        assert known_homes(found, told, measured(found)) == control.homes
 
     play(story, found)

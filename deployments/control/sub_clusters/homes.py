@@ -10,7 +10,7 @@ from fermata.autoscaler.placer import room_within
 from fermata.autoscaler.router_count import routers_needed
 from fermata.deployments.config.backend_groups import are_apart, groups_of, own_config
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.sub_clusters import everywhere, most_open
+from fermata.deployments.config.sub_clusters import most_open
 from fermata.deployments.control.scaling import placed_models
 from fermata.deployments.control.sub_clusters.kinds import able_on, kind_of, on_kinds, shares_of
 from fermata.foundation.errors import ConfigError
@@ -54,12 +54,13 @@ def starting_problem(
     of backends, where these are sub-clusters; `rooms` those for models on devices, as told."""
     whole = _all_models(config, profiles, by_group)
     spread = {name: whole.pop(name) for name in config.sub_clusters.spread}
+    able = able_on(config, by_group)
     shares = shares_of(config) if by_group else (1.0,) * config.sub_clusters.routers
     places = [
         SubCluster(
             str(number),
             RATE_RPS_MAX,
-            max(1, room_of(config, number, rooms) - _settled(config, number, spread)),
+            max(1, room_of(config, number, rooms) - _settled(able[number], spread)),
             shares[number],
             kind_of(config, number) if by_group else ANY_KIND,
         )
@@ -116,12 +117,16 @@ def settled_bytes(
     """By sub-cluster: memory of what lives everywhere, on each of its backends."""
     whole = _all_models(config, profiles, by_group)
     spread = {name: whole[name] for name in config.sub_clusters.spread}
-    return tuple(_settled(config, each, spread) for each in range(config.sub_clusters.routers))
+    return tuple(_settled(able, spread) for able in able_on(config, by_group))
 
 
-def _settled(config: DeploymentConfig, number: int, spread: Mapping[str, PlacedModel]) -> int:
-    held = [each for name, each in spread.items() if number in everywhere(config, name)]
-    return memory_bytes(held)
+def _settled(able: Collection[str], spread: Mapping[str, PlacedModel]) -> int:
+    return memory_bytes([each for name, each in spread.items() if name in able])
+
+
+def _everywhere(able: Sequence[Collection[str]], application: str) -> tuple[int, ...]:
+    """Sub-clusters that an application of `spread` lives in: all that can serve it."""
+    return tuple(at for at, names in enumerate(able) if application in names)
 
 
 def opened_at_start(
@@ -174,11 +179,12 @@ def homes_of(
     plan: Plan,
     opened: int | None = None,
     problem: Problem | None = None,
+    by_group: Sequence[Mapping[str, Profile]] = (),
 ) -> Homes:
     """Homes of all applications by a plan of those that have one, for the first so many
     sub-clusters. `problem` tells which can live where, unless all can."""
-    spread = set(config.sub_clusters.spread)
-    served = {at for name in spread for at in everywhere(config, name)}
+    able, spread = able_on(config, by_group), set(config.sub_clusters.spread)
+    served = {at for name in spread for at in _everywhere(able, name)}
     count = opened or config.sub_clusters.routers
     home = _filled(plan, [each for each in range(count) if each not in served], count, problem)
     bare = set(range(count)) - served - set(home.values())
@@ -188,7 +194,7 @@ def homes_of(
             "and holds its SLO; leave the group out, or name its models"
         )
     return {
-        name: everywhere(config, application) if application in spread else (home[application],)
+        name: _everywhere(able, application) if application in spread else (home[application],)
         for application, names in members_of(config).items()
         for name in names
     }
@@ -245,7 +251,7 @@ def known_homes(
         # Moves may leave one without any application.
         and (told == whole or (may_be_bare and told <= whole))
         and all(
-            set(homes) == set(everywhere(config, given[name]))
+            set(homes) == set(_everywhere(able, given[name]))
             if given[name] in spread
             else len(homes) == 1 and given[name] in able[homes[0]]
             for name, homes in found.items()

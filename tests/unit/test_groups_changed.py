@@ -1,14 +1,22 @@
 """Groups of backends whose models the file has changed, or that serve too slowly: homes follow."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sub_cluster_world import FakeClusters, play
 from test_groups_apart import FAST, SLOW, given, measured
 from test_sub_cluster_homes import application
 
-from fermata.deployments.control.sub_clusters.homes import first_directory, known_homes
+from fermata.deployments.config.backend_groups import own_config
+from fermata.deployments.control.sub_clusters.homes import (
+    first_directory,
+    known_homes,
+    starting_problem,
+)
+from fermata.deployments.control.sub_clusters.kinds import in_time
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
+from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Plan
 from fermata.partitioner.plan_file import by_name, save_json
 
@@ -65,3 +73,35 @@ def test_what_is_spread_has_no_share_on_a_group_that_is_too_slow_for_it() -> Non
         assert known_homes(found, told, measured(found)) == control.homes
 
     play(story, found)
+
+
+def heavier(version: int, beta_ms: float) -> dict[str, Any]:
+    variant = {"name": f"a-{version}", "model": "emulated", "alpha_ms": 1, "beta_ms": beta_ms}
+    return application("a", slo_ms=60, version=version, variants=[variant])
+
+
+@pytest.mark.parametrize("betas", [(5, 15), (15, 5)])
+def test_versions_live_where_the_slowest_of_them_is_in_time(betas: tuple[float, float]) -> None:
+    # One request of the slower version takes 16 ms, and 64 ms on the slow ones.
+    versions = [heavier(at, beta_ms) for at, beta_ms in enumerate(betas, 1)]
+    own = [*versions, *map(application, "bcd")]
+    found = given(FAST, SLOW, applications=own)
+    problem = starting_problem(found, {}, by_group=measured(found))
+    runs = {each.name: each.runs_on("group 1") for each in problem.models}
+    assert runs == {"a": False, "b": True, "c": True, "d": True}
+    assert in_time(own_config(found, 1), measured(found)[1]) == {"b", "c", "d"}
+
+
+@pytest.mark.parametrize("spread", [[], ["a"]])
+def test_a_version_that_no_group_serves_in_time_is_refused(spread: list[str]) -> None:
+    own = [heavier(1, 5), heavier(2, 15), *map(application, "bcd")]
+    fast, slow = {**FAST, "models": ["b", "c"]}, {**SLOW, "models": ["a", "d"]}
+    found = given(fast, slow, applications=own, sub_clusters={"spread": spread})
+
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        """It does not come to that."""
+
+    says = "slo_ms=60 of a is below its run time on every group"
+    with pytest.raises(ConfigError, match=says) as caught:
+        play(story, found)
+    assert "\n" not in str(caught.value)

@@ -84,7 +84,7 @@ def _whole_models(
     config: DeploymentConfig, profiles: Mapping[str, Profile], timed: bool = False
 ) -> dict[str, PlacedModel]:
     """Applications by name, with all their versions and buckets; and with the run times of the
-    first of these, where they are asked for."""
+    slowest of these by its SLO, where they are asked for: a group has to serve all of them."""
     found: dict[str, dict[int, list[PlacedModel]]] = {}
     for application, model in zip(config.served, placed_models(config, profiles), strict=True):
         versions = found.setdefault(application.name, {})
@@ -92,11 +92,19 @@ def _whole_models(
     whole = {name: _together(name, versions.values()) for name, versions in found.items()}
     if not timed:
         return whole
-    first = {name: next(iter(versions.values()))[0] for name, versions in found.items()}
+    slowest = {
+        name: max((each for buckets in versions.values() for each in buckets), key=_lateness)
+        for name, versions in found.items()
+    }
     return {
-        name: replace(each, profiles=first[name].profiles, slo_ns=first[name].slo_ns)
+        name: replace(each, profiles=slowest[name].profiles, slo_ns=slowest[name].slo_ns)
         for name, each in whole.items()
     }
+
+
+def _lateness(model: PlacedModel) -> float:
+    """Run time of one request over the SLO."""
+    return model.profiles[ANY_KIND].latency_ns(1) / model.slo_ns
 
 
 def room_of(config: DeploymentConfig, number: int, rooms: Sequence[int] = ()) -> int:

@@ -27,7 +27,7 @@ class AutoscalerConfig(Section):
 
     minimum: Whole = RULE.minimum
     """Fewest backends of the whole deployment while requests come. Sub-clusters share it evenly,
-    and each has one at the least; 0 needs `to_zero`."""
+    and each has one at the least; 0 needs `to_zero`. Groups of backends say it themselves."""
     maximum: Count = RULE.maximum
     """Most backends of the whole deployment. Replicas beyond what the cluster has are pending,
     which Ray's own autoscaler answers with nodes."""

@@ -76,6 +76,11 @@ def check_apart(config: "DeploymentConfig") -> None:
 
 def _check_scaled(config: "DeploymentConfig", scaled: AutoscalerConfig) -> None:
     """Refuse limits of the deployment that its groups do not keep to."""
+    if scaled.to_zero:
+        # A start waits for the run times on every group, which nobody tells where none is left.
+        raise ValueError(
+            "autoscaler.to_zero and groups of backends: each keeps its minimum; leave to_zero out"
+        )
     count = sum(each.count for each in config.backends)
     if count > scaled.maximum:
         raise ValueError(f"backends has {count}, above autoscaler.maximum={scaled.maximum}")

@@ -39,7 +39,7 @@ class AutoscalerConfig(Section):
     """Advise in `/status` and the metrics, and change nothing."""
     to_zero: bool = RULE.to_zero
     """Release every backend, whatever the minimum, after `zero_after` windows without a request.
-    The first request then waits, or is late."""
+    The first request then waits, or is late. Groups of backends refuse it."""
     zero_after: Count = RULE.zero_after
     """Windows without a request until then."""
     bad_rate_max: Fraction = RULE.bad_rate_max

@@ -181,8 +181,7 @@ def backend_limits(config: "DeploymentConfig") -> list[tuple[int, int]]:
     spec, routers = config.autoscaler, config.sub_clusters.routers
     assert spec is not None
     if are_apart(config):
-        limits = [limits_of(config, group) for group in config.backends]
-        return [(0 if spec.to_zero else least, most) for least, most in limits]
+        return [limits_of(config, group) for group in config.backends]
     return [(least, spec.maximum) for least in floors(spec.fewest, routers)]
 
 

@@ -60,7 +60,6 @@ def test_groups_with_limits_have_a_router_each() -> None:
     assert given(FAST, SLOW, autoscaler={"minimum": 3, "maximum": 20}).backends == found.backends
     # A group says neither: the deployment's.
     assert backend_limits(given({"count": 1}, SLOW))[0] == (1, 20)
-    assert backend_limits(given(FAST, SLOW, autoscaler={"to_zero": True}))[1] == (0, 6)
 
 
 def test_groups_of_a_fixed_size_stay_in_one_pool() -> None:
@@ -96,6 +95,11 @@ def test_a_group_has_the_models_that_it_may() -> None:
             [FAST, SLOW],
             {"autoscaler": {"minimum": 4, "maximum": 20}},
             "autoscaler.minimum=4 is above 3, the minima of all groups; say it in backends",
+        ),
+        (
+            [FAST, SLOW],
+            {"autoscaler": {"to_zero": True}},
+            "autoscaler.to_zero and groups of backends: each keeps its minimum; leave to_zero out",
         ),
         ([FAST, {**SLOW, "models": ["x"]}], {}, "backends.1.models: application 'x' is unknown"),
         (

@@ -90,7 +90,8 @@ def _homes(config: "DeploymentConfig", scenario: Scenario) -> tuple[int, ...]:
     by_group = [_slowed(profiles, each) for each in groups_of(config)] if are_apart(config) else []
     problem = starting_problem(config, profiles, by_group=by_group)
     plan = solve_two_level(problem, SOLVE_S).plan
-    homes, members = homes_of(config, plan, problem=problem), members_of(config)
+    homes = homes_of(config, plan, problem=problem, by_group=by_group)
+    members = members_of(config)
     return tuple(homes[members[each.name][0]][0] for each in config.applications)
 
 

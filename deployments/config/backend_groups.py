@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from fermata.deployments.config.base import Positive, Section
+from fermata.deployments.config.scaling import AutoscalerConfig
 
 if TYPE_CHECKING:
     from fermata.deployments.config.deployment import DeploymentConfig
@@ -66,12 +67,29 @@ def check_apart(config: "DeploymentConfig") -> None:
         for name in group.models:
             if name not in known:
                 raise ValueError(f"backends.{index}.models: application {name!r} is unknown")
-    scaled, counts = config.autoscaler, [each.count for each in config.backends]
-    if scaled is not None and sum(counts) > scaled.maximum:
-        raise ValueError(f"backends has {sum(counts)}, above autoscaler.maximum={scaled.maximum}")
+    if config.autoscaler is not None:
+        _check_scaled(config, config.autoscaler)
     homeless = known - {name for at in range(count) for name in allowed_on(config, at)}
     if homeless:
         raise ValueError(f"no group of backends has {min(homeless)!r} among its models; add it")
+
+
+def _check_scaled(config: "DeploymentConfig", scaled: AutoscalerConfig) -> None:
+    """Refuse limits of the deployment that its groups do not keep to."""
+    if scaled.to_zero:
+        # A start waits for the run times on every group, which nobody tells where none is left.
+        raise ValueError(
+            "autoscaler.to_zero and groups of backends: each keeps its minimum; leave to_zero out"
+        )
+    count = sum(each.count for each in config.backends)
+    if count > scaled.maximum:
+        raise ValueError(f"backends has {count}, above autoscaler.maximum={scaled.maximum}")
+    fewest = sum(limits_of(config, each)[0] for each in config.backends)
+    if scaled.minimum > fewest:
+        raise ValueError(
+            f"autoscaler.minimum={scaled.minimum} is above {fewest}, the minima of all groups; say "
+            "it in backends"
+        )
 
 
 def _check_group(config: "DeploymentConfig", where: str, group: BackendGroupConfig) -> None:

@@ -27,7 +27,7 @@ class AutoscalerConfig(Section):
 
     minimum: Whole = RULE.minimum
     """Fewest backends of the whole deployment while requests come. Sub-clusters share it evenly,
-    and each has one at the least; 0 needs `to_zero`."""
+    and each has one at the least; 0 needs `to_zero`. Groups of backends say it themselves."""
     maximum: Count = RULE.maximum
     """Most backends of the whole deployment. Replicas beyond what the cluster has are pending,
     which Ray's own autoscaler answers with nodes."""
@@ -39,7 +39,7 @@ class AutoscalerConfig(Section):
     """Advise in `/status` and the metrics, and change nothing."""
     to_zero: bool = RULE.to_zero
     """Release every backend, whatever the minimum, after `zero_after` windows without a request.
-    The first request then waits, or is late."""
+    The first request then waits, or is late. Groups of backends refuse it."""
     zero_after: Count = RULE.zero_after
     """Windows without a request until then."""
     bad_rate_max: Fraction = RULE.bad_rate_max

@@ -11,7 +11,6 @@ from fermata.autoscaler.sub_cluster_limits import floors
 from fermata.autoscaler.sub_cluster_limits import spread as spread_evenly
 from fermata.deployments.config.backend_groups import (
     BackendGroupConfig,
-    allowed_on,
     are_apart,
     groups_of,
     limits_of,
@@ -37,7 +36,8 @@ class SubClustersConfig(Section):
     """Most of them with `count: auto`. So many routers run; those that are not needed idle."""
     spread: list[str] = []
     """Applications that live in every one of them, or on every group of backends that may have
-    them. Their requests are split by how idle the backends and the router of each are."""
+    them and holds their SLO. Their requests are split by how idle the backends and the router
+    of each are."""
 
     @property
     def routers(self) -> int:
@@ -181,17 +181,8 @@ def backend_limits(config: "DeploymentConfig") -> list[tuple[int, int]]:
     spec, routers = config.autoscaler, config.sub_clusters.routers
     assert spec is not None
     if are_apart(config):
-        limits = [limits_of(config, group) for group in config.backends]
-        return [(0 if spec.to_zero else least, most) for least, most in limits]
+        return [limits_of(config, group) for group in config.backends]
     return [(least, spec.maximum) for least in floors(spec.fewest, routers)]
-
-
-def everywhere(config: "DeploymentConfig", application: str) -> tuple[int, ...]:
-    """Sub-clusters that an application of `spread` lives in: all that may have it."""
-    numbers = range(config.sub_clusters.routers)
-    if not are_apart(config):
-        return tuple(numbers)
-    return tuple(each for each in numbers if application in allowed_on(config, each))
 
 
 def own_groups(config: "DeploymentConfig", sub_cluster: int) -> list[BackendGroupConfig]:

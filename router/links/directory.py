@@ -41,6 +41,10 @@ class Directory(msgspec.Struct, tag=28, array_like=True, frozen=True):
         """Numbers of the sub-clusters in which it lives; none where it is unknown."""
         return tuple(home for home, _ in self.applications.get(application, ()))
 
+    def homes_by_name(self) -> dict[str, tuple[int, ...]]:
+        """The same of all applications."""
+        return {name: self.homes_of(name) for name in self.applications}
+
     def split_among_several(self) -> tuple[str, ...]:
         """Applications that live in more than one sub-cluster."""
         return tuple(name for name, homes in self.applications.items() if len(homes) > 1)

@@ -57,9 +57,9 @@ def test_groups_with_limits_have_a_router_each() -> None:
     assert [number for _, number in groups_in_sub_clusters(found)] == [0, 1]
     assert kind_limits(found) == (KindLimit((0,), 4, 1), KindLimit((1,), 6, 2))
     assert read_config(found.model_dump()) == found
+    assert given(FAST, SLOW, autoscaler={"minimum": 3, "maximum": 20}).backends == found.backends
     # A group says neither: the deployment's.
     assert backend_limits(given({"count": 1}, SLOW))[0] == (1, 20)
-    assert backend_limits(given(FAST, SLOW, autoscaler={"to_zero": True}))[1] == (0, 6)
 
 
 def test_groups_of_a_fixed_size_stay_in_one_pool() -> None:
@@ -91,6 +91,16 @@ def test_a_group_has_the_models_that_it_may() -> None:
         ([{**FAST, "count": 5}, SLOW], {}, "backends.0.count=5 is not from 1 to 4, its limits"),
         ([FAST, {**SLOW, "count": 1}], {}, "backends.1.count=1 is not from 2 to 6"),
         ([FAST, SLOW], {"autoscaler": {"maximum": 2}}, "is not from|above autoscaler.maximum=2"),
+        (
+            [FAST, SLOW],
+            {"autoscaler": {"minimum": 4, "maximum": 20}},
+            "autoscaler.minimum=4 is above 3, the minima of all groups; say it in backends",
+        ),
+        (
+            [FAST, SLOW],
+            {"autoscaler": {"to_zero": True}},
+            "autoscaler.to_zero and groups of backends: each keeps its minimum; leave to_zero out",
+        ),
         ([FAST, {**SLOW, "models": ["x"]}], {}, "backends.1.models: application 'x' is unknown"),
         (
             [{**FAST, "models": ["a", "b"]}, {**SLOW, "models": ["b", "c"]}],

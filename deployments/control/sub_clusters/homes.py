@@ -10,9 +10,9 @@ from fermata.autoscaler.placer import room_within
 from fermata.autoscaler.router_count import routers_needed
 from fermata.deployments.config.backend_groups import are_apart, groups_of, own_config
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.sub_clusters import everywhere, most_open
+from fermata.deployments.config.sub_clusters import most_open
 from fermata.deployments.control.scaling import placed_models
-from fermata.deployments.control.sub_clusters.kinds import kind_of, on_kinds, shares_of
+from fermata.deployments.control.sub_clusters.kinds import able_on, kind_of, on_kinds, shares_of
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import (
     ANY_KIND,
@@ -54,12 +54,13 @@ def starting_problem(
     of backends, where these are sub-clusters; `rooms` those for models on devices, as told."""
     whole = _all_models(config, profiles, by_group)
     spread = {name: whole.pop(name) for name in config.sub_clusters.spread}
+    able = able_on(config, by_group)
     shares = shares_of(config) if by_group else (1.0,) * config.sub_clusters.routers
     places = [
         SubCluster(
             str(number),
             RATE_RPS_MAX,
-            max(1, room_of(config, number, rooms) - _settled(config, number, spread)),
+            max(1, room_of(config, number, rooms) - _settled(able[number], spread)),
             shares[number],
             kind_of(config, number) if by_group else ANY_KIND,
         )
@@ -83,7 +84,7 @@ def _whole_models(
     config: DeploymentConfig, profiles: Mapping[str, Profile], timed: bool = False
 ) -> dict[str, PlacedModel]:
     """Applications by name, with all their versions and buckets; and with the run times of the
-    first of these, where they are asked for."""
+    slowest of these by its SLO, where they are asked for: a group has to serve all of them."""
     found: dict[str, dict[int, list[PlacedModel]]] = {}
     for application, model in zip(config.served, placed_models(config, profiles), strict=True):
         versions = found.setdefault(application.name, {})
@@ -91,11 +92,19 @@ def _whole_models(
     whole = {name: _together(name, versions.values()) for name, versions in found.items()}
     if not timed:
         return whole
-    first = {name: next(iter(versions.values()))[0] for name, versions in found.items()}
+    slowest = {
+        name: max((each for buckets in versions.values() for each in buckets), key=_lateness)
+        for name, versions in found.items()
+    }
     return {
-        name: replace(each, profiles=first[name].profiles, slo_ns=first[name].slo_ns)
+        name: replace(each, profiles=slowest[name].profiles, slo_ns=slowest[name].slo_ns)
         for name, each in whole.items()
     }
+
+
+def _lateness(model: PlacedModel) -> float:
+    """Run time of one request over the SLO."""
+    return model.profiles[ANY_KIND].latency_ns(1) / model.slo_ns
 
 
 def room_of(config: DeploymentConfig, number: int, rooms: Sequence[int] = ()) -> int:
@@ -116,12 +125,16 @@ def settled_bytes(
     """By sub-cluster: memory of what lives everywhere, on each of its backends."""
     whole = _all_models(config, profiles, by_group)
     spread = {name: whole[name] for name in config.sub_clusters.spread}
-    return tuple(_settled(config, each, spread) for each in range(config.sub_clusters.routers))
+    return tuple(_settled(able, spread) for able in able_on(config, by_group))
 
 
-def _settled(config: DeploymentConfig, number: int, spread: Mapping[str, PlacedModel]) -> int:
-    held = [each for name, each in spread.items() if number in everywhere(config, name)]
-    return memory_bytes(held)
+def _settled(able: Collection[str], spread: Mapping[str, PlacedModel]) -> int:
+    return memory_bytes([each for name, each in spread.items() if name in able])
+
+
+def _everywhere(able: Sequence[Collection[str]], application: str) -> tuple[int, ...]:
+    """Sub-clusters that an application of `spread` lives in: all that can serve it."""
+    return tuple(at for at, names in enumerate(able) if application in names)
 
 
 def opened_at_start(
@@ -174,11 +187,12 @@ def homes_of(
     plan: Plan,
     opened: int | None = None,
     problem: Problem | None = None,
+    by_group: Sequence[Mapping[str, Profile]] = (),
 ) -> Homes:
     """Homes of all applications by a plan of those that have one, for the first so many
     sub-clusters. `problem` tells which can live where, unless all can."""
-    spread = set(config.sub_clusters.spread)
-    served = {at for name in spread for at in everywhere(config, name)}
+    able, spread = able_on(config, by_group), set(config.sub_clusters.spread)
+    served = {at for name in spread for at in _everywhere(able, name)}
     count = opened or config.sub_clusters.routers
     home = _filled(plan, [each for each in range(count) if each not in served], count, problem)
     bare = set(range(count)) - served - set(home.values())
@@ -188,7 +202,7 @@ def homes_of(
             "and holds its SLO; leave the group out, or name its models"
         )
     return {
-        name: everywhere(config, application) if application in spread else (home[application],)
+        name: _everywhere(able, application) if application in spread else (home[application],)
         for application, names in members_of(config).items()
         for name in names
     }
@@ -214,28 +228,40 @@ def _filled(
     return plan.home
 
 
+def all_run(problem: Problem, plan: Plan) -> bool:
+    """Whether all models can run where a plan of them has put them."""
+    places = problem.sub_clusters
+    return all(each.runs_on(places[plan.home[each.name]].kind) for each in problem.models)
+
+
 def _may_live(model: PlacedModel, place: SubCluster) -> bool:
     return model.runs_on(place.kind) and fits([model], place.memory_bytes)
 
 
-def known_homes(config: DeploymentConfig, directory: Directory | None) -> Homes | None:
-    """Homes that routers have been told of, where these are for just this configuration."""
+def known_homes(
+    config: DeploymentConfig,
+    directory: Directory | None,
+    by_group: Sequence[Mapping[str, Profile]] = (),
+) -> Homes | None:
+    """Homes that routers have been told of, where these are for just this configuration: the file
+    may have given a group other models since."""
     if directory is None:
         return None
-    found = {name: directory.homes_of(name) for name in directory.applications}
+    found = directory.homes_by_name()
     whole, spread = set(range(config.sub_clusters.routers)), set(config.sub_clusters.spread)
     members = members_of(config).items()
     given = {name: application for application, names in members for name in names}
     told = {home for homes in found.values() for home in homes}
     may_be_bare = config.epochs is not None or are_apart(config)
+    able = able_on(config, by_group)
     fits = (
         found.keys() == given.keys()
         # Moves may leave one without any application.
         and (told == whole or (may_be_bare and told <= whole))
         and all(
-            set(homes) == set(everywhere(config, given[name]))
+            set(homes) == set(_everywhere(able, given[name]))
             if given[name] in spread
-            else len(homes) == 1
+            else len(homes) == 1 and given[name] in able[homes[0]]
             for name, homes in found.items()
         )
     )
@@ -328,7 +354,7 @@ def first_directory(
         name: tuple((home, float(home in serving) / min(len(at), len(serving))) for home in at)
         for name, at in homes.items()
     }
-    if before is not None and known_homes(config, before) == homes:
+    if before is not None and before.homes_by_name() == homes:
         shares = dict(before.applications)
     numbers = range(config.sub_clusters.routers)
     return Directory(version, tuple(map(Home, numbers)), shares, sticky_applications(config))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fermata.autoscaler.options import KindLimit
-from fermata.deployments.config.backend_groups import are_apart, limits_of
+from fermata.deployments.config.backend_groups import are_apart, limits_of, own_config
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.resolve import variants
 from fermata.foundation.errors import ConfigError
@@ -79,3 +79,13 @@ def in_time(config: DeploymentConfig, profiles: Profiles) -> frozenset[str]:
         if fastest > application.slo_ns:
             late.add(application.name)
     return frozenset(each.name for each, _ in variants(config)) - late
+
+
+def able_on(config: DeploymentConfig, by_group: Sequence[Profiles]) -> list[frozenset[str]]:
+    """By sub-cluster: applications that may live there and are served in time. Its router knows no
+    others, so nothing else may have a home there. `by_group` is empty where sub-clusters are
+    alike, or run times are not known yet."""
+    own = [own_config(config, each) for each in range(config.sub_clusters.routers)]
+    if not by_group:
+        return [frozenset(each.name for each in own_one.applications) for own_one in own]
+    return [in_time(each, profiles) for each, profiles in zip(own, by_group, strict=True)]

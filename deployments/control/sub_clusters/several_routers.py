@@ -24,6 +24,7 @@ from fermata.deployments.control.sub_clusters.directory_teller import DirectoryT
 from fermata.deployments.control.sub_clusters.homes import (
     DirectoryKeeper,
     Homes,
+    all_run,
     first_directory,
     homes_of,
     known_homes,
@@ -31,7 +32,7 @@ from fermata.deployments.control.sub_clusters.homes import (
     served_at,
     starting_problem,
 )
-from fermata.deployments.control.sub_clusters.kinds import Profiles, in_time
+from fermata.deployments.control.sub_clusters.kinds import Profiles, able_on
 from fermata.deployments.control.sub_clusters.merging import merged_frame, merged_status
 from fermata.deployments.control.sub_clusters.moves import HomeMoves
 from fermata.deployments.control.sub_clusters.moving_routers import (
@@ -102,7 +103,8 @@ class SeveralRouters:
         counting = self.counting = counting_of(config, profiles, before, start_rps)
         opened = config.sub_clusters.routers if counting is None else counting.opened
         control = moving_loop(config, profiles, counting, start_rps, by_group, rooms)
-        self.homes = known_homes(config, before) or await self._solve(profiles, control, opened)
+        known = known_homes(config, before, by_group)
+        self.homes = known or await self._solve(profiles, control, opened)
         told = first_directory(config, self.homes, before, self.wall_ms(), opened)
         self.keeper = DirectoryKeeper(told)
         if control is not None:
@@ -189,10 +191,10 @@ class SeveralRouters:
     def _own(self, config: DeploymentConfig, number: int) -> DeploymentConfig:
         own = restricted(config, number, served_at(self.homes, number))
         if self.by_group:
-            known = in_time(own, self.by_group[number])
-            if not known:
-                raise ConfigError(f"backends.{number}: no application holds its SLO there")
+            known = able_on(config, self.by_group)[number]
             kept = tuple(each for each in own.applications if each.name in known)
+            if not kept:
+                raise ConfigError(f"backends.{number}: no application holds its SLO there")
             own = own.model_copy(update={"applications": kept})
         own.check_backends()
         return own
@@ -221,9 +223,10 @@ class SeveralRouters:
             plan is None
             or plan.home.keys() != movable(self.config).keys()
             or max(plan.home.values(), default=0) >= opened
+            or not all_run(problem, plan)
         ):
             plan = await self.cluster.solve(problem, SOLVE_S)
-        homes = homes_of(self.config, plan, opened, problem)
+        homes = homes_of(self.config, plan, opened, problem, self.by_group)
         about = {name: ", ".join(map(str, at)) for name, at in homes.items()}
         LOG.info("applications have their sub-clusters", extra=fields(homes=about))
         return homes

@@ -145,15 +145,15 @@ class FrontendHost:
         options: FrontendOptions,
         registry: Registry,
         routers: Sequence[Callable[[VirtualLoop], Resolve]],
-        others: Sequence[Callable[[VirtualLoop], Resolve]] = (),
+        others: Sequence[Sequence[Callable[[VirtualLoop], Resolve]]] = (),
         reports: bool = False,
     ) -> None:
-        """`others` find the routers of further sub-clusters. `reports`: it tells routers what it
-        has counted, which versions on trial are judged by."""
+        """`others` find the routers of further sub-clusters, by seat. `reports`: it tells routers
+        what it has counted, which versions on trial are judged by."""
         self.reports = reports
         self.loop = new_process(world, name)
         first, second = _both(routers, self.loop)
-        further = [[each(self.loop)] for each in others]
+        further = [[each(self.loop) for each in seats] for seats in others]
         self.hub = LinkHub(options, registry, first, NODE, second, further)
         self.up = False
         self.draining = False

@@ -1,12 +1,19 @@
 """One seed of several routers: load, moves and kills, heal, then all must be well."""
 
+import itertools
 from collections import Counter
 from functools import partial
 from random import Random
 
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.story import RunResult, broken_by, ended
-from fermata.fault_simulator.sub_clusters.system import COUNT, MODELS, NAMES, SeveralDeployment
+from fermata.fault_simulator.sub_clusters.system import (
+    COUNT,
+    MODELS,
+    NAMES,
+    SeveralDeployment,
+    Shape,
+)
 from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import SECOND, ms, seconds
 
@@ -19,6 +26,10 @@ PROBE_NS = ms(200)
 LOOK_NS = ms(50)
 RECOVER_NS = seconds(6)
 """From the death of a process until its sub-cluster must serve as ever."""
+TAKEOVER_NS = seconds(1)
+"""The same for a router with a standby: before the cluster has started it again."""
+PARTED_NS_MIN, PARTED_NS_MAX = ms(200), seconds(3)
+"""Time for which a link is silent."""
 
 
 class Excuses:
@@ -31,8 +42,8 @@ class Excuses:
         self.touched: dict[tuple[str, int], int] = {}
         """When each application was first at a sub-cluster after a death, by both."""
 
-    def on_death(self, sub_cluster: int) -> None:
-        self.deaths.append((sub_cluster, self.system.world.now_ns + RECOVER_NS))
+    def on_death(self, sub_cluster: int, for_ns: int = RECOVER_NS) -> None:
+        self.deaths.append((sub_cluster, self.system.world.now_ns + for_ns))
         self.look()
 
     def look(self) -> None:
@@ -52,17 +63,22 @@ class Excuses:
         )
 
 
-def run_sub_clusters(seed: int, kinds: tuple[str, ...] = (), tell: bool = False) -> RunResult:
-    """Play one seed; `kinds` names the faults that may come, all where it is empty."""
+def run_sub_clusters(
+    seed: int, kinds: tuple[str, ...] = (), tell: bool = False, shape: Shape | None = None
+) -> RunResult:
+    """Play one seed; `kinds` names the faults that may come, all where it is empty. `shape` is
+    drawn unless given."""
     world = World(seed)
     world.said = [] if tell else None
     rng = world.rng("schedule")
-    system = SeveralDeployment(world, rng.randint(1, 2), rng.randint(1, 2))
+    system = SeveralDeployment(world, rng.randint(1, 2), rng.randint(1, 2), shape)
+    movable = [name for name in NAMES if name not in system.shape.spread]
     excuses, moves = Excuses(system), set[tuple[int, ...]]()
     faults = {
         "router": lambda: _kill_router(system, excuses, rng.randrange(COUNT)),
         "backend": lambda: _kill_backend(system, excuses, rng.randrange(COUNT)),
         "control": system.lose_control,
+        "link": lambda: _part_link(system, excuses, rng),
     }
     drawn = kinds or tuple(faults)
 
@@ -82,7 +98,7 @@ def run_sub_clusters(seed: int, kinds: tuple[str, ...] = (), tell: bool = False)
             excuses.look()
             control = system.control.control
             if control is not None and control.moves is not None:
-                moves.add(tuple(control.moves.home(name) for name in NAMES))
+                moves.add(tuple(control.moves.home(name) for name in movable))
 
     def story() -> None:
         play(world.now_ns + UP_NS)
@@ -116,8 +132,26 @@ def _set_apart(system: SeveralDeployment, rng: Random) -> None:
 
 
 def _kill_router(system: SeveralDeployment, excuses: Excuses, number: int) -> None:
-    excuses.on_death(number)
-    system.parts[number].lose_router()
+    part = system.parts[number]
+    router = part.router or next(filter(None, map(part.host_at, part.seats)), None)
+    if router is not None:
+        excuses.on_death(number, TAKEOVER_NS if part.has_standby() else RECOVER_NS)
+        part.lose_router(router)
+
+
+def _part_link(system: SeveralDeployment, excuses: Excuses, rng: Random) -> None:
+    """Two processes of a sub-cluster do not hear of each other for a while."""
+    number = rng.randrange(COUNT)
+    part, frontend = system.parts[number], rng.choice(system.frontends)
+    processes = [each.loop for each in (part.router, *part.backends[:1]) if each is not None]
+    pairs = list(itertools.combinations((frontend.loop, *processes), 2))
+    if pairs:
+        pair, for_ns = rng.choice(pairs), rng.randrange(PARTED_NS_MIN, PARTED_NS_MAX)
+        excuses.on_death(number, for_ns + RECOVER_NS)
+        world, network = system.world, system.world.network
+        world.say(pair[0].name, "and", pair[1].name, "do not reach each other")
+        network.part(*pair)
+        world.after(for_ns, partial(network.join, *pair))
 
 
 def _kill_backend(system: SeveralDeployment, excuses: Excuses, number: int) -> None:

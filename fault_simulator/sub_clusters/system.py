@@ -1,6 +1,9 @@
 """Two sub-clusters, each with a router and backends of its own, and one control plane."""
 
+import math
+from dataclasses import dataclass
 from functools import partial
+from random import Random
 
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
@@ -16,6 +19,7 @@ from fermata.fault_simulator.world import VirtualLoop, World, new_process
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig
+from fermata.router.leadership.process import Other
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Resolve
 
@@ -29,6 +33,8 @@ BEGIN_NS = ms(100)
 and of anything else."""
 RESTART_NS = ms(1400)
 REPLACE_NS = ms(4000)
+SETTLED_NS = ms(2500)
+"""Until frontends and backends have linked to a new standby, and it follows its leader."""
 EPOCHS = {"every_s": 1, "solve_s": 0.2, "move_s": 3, "imbalance": 0.0}
 
 
@@ -39,7 +45,26 @@ def model(name: str) -> ServedModel:
 MODELS = tuple(map(model, NAMES))
 
 
-def configuration(backends: int) -> DeploymentConfig:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A deployment, as a seed draws it."""
+
+    standby: bool
+    """Every router has a second one that waits."""
+    spread: tuple[str, ...]
+    """Applications that live in both sub-clusters."""
+    room: int
+    """Models that a backend has room for; the least is half of them."""
+
+
+def drawn_shape(rng: Random) -> Shape:
+    """Any shape in which all applications have room."""
+    spread = NAMES[-1:] if rng.random() < 0.4 else ()
+    least = len(spread) + math.ceil((len(NAMES) - len(spread)) / COUNT)
+    return Shape(rng.random() < 0.5, spread, rng.randint(least, len(NAMES)))
+
+
+def configuration(backends: int, shape: Shape) -> DeploymentConfig:
     """Four applications in two sub-clusters, placed anew every second."""
     return read_config(
         {
@@ -55,8 +80,8 @@ def configuration(backends: int) -> DeploymentConfig:
                 for name in NAMES
             ],
             "backend": {"count": backends, "device": "emulated"},
-            "router": {"policy": "eager"},
-            "sub_clusters": {"count": COUNT},
+            "router": {"policy": "eager", "standby": shape.standby},
+            "sub_clusters": {"count": COUNT, "spread": list(shape.spread)},
             "epochs": EPOCHS,
         }
     )
@@ -68,12 +93,18 @@ class SimulatedSubCluster:
     def __init__(self, system: "SeveralDeployment", number: int, backends: int) -> None:
         self.system, self.number = system, number
         self.world, self.weather = system.world, system.weather
-        self.deployment, self.room, self.mark = system.deployment, system.room, "first"
+        self.deployment, self.shape, self.mark = system.deployment, system.shape, "first"
+        self.room = self.shape.room - len(self.shape.spread)
+        """Models that plans may put here."""
+        self.seats = range(2 if self.shape.standby else 1)
+        self.resolvers = [partial(self.resolver, seat) for seat in self.seats]
         self.named: list[SimulatedActor | None] = [None, None]
         self.actors: list[SimulatedActor] = []
         self.terms = KeptTerms(system.weather)
         self.backends: list[BackendHost] = []
         self.wanted = backends
+        self.since_ns: dict[str, int] = {}
+        """When each router was started."""
         for _ in range(backends):
             self.start_backend()
 
@@ -81,15 +112,32 @@ class SimulatedSubCluster:
     def backends_there(self) -> int:
         return self.wanted
 
-    @property
-    def router(self) -> RouterHost | None:
-        actor = self.named[0]
+    def host_at(self, seat: int) -> RouterHost | None:
+        actor = self.named[seat]
         return None if actor is None else actor.host
 
-    def resolver(self, loop: VirtualLoop) -> Resolve:
+    @property
+    def router(self) -> RouterHost | None:
+        """The one that leads; where nobody waits to, the one that there is."""
+        if not self.shape.standby:
+            return self.host_at(0)
+        hosts = [self.host_at(seat) for seat in self.seats]
+        leading = [each for each in hosts if each is not None and each.leads]
+        return max(leading, key=lambda each: each.term, default=None)
+
+    def has_standby(self) -> bool:
+        """Whether another router has waited for long enough to know all."""
+        now_ns, leader = self.world.now_ns, self.router
+        hosts = [self.host_at(seat) for seat in self.seats]
+        waiting = [each for each in hosts if each is not None and each is not leader]
+        return leader is not None and any(
+            each.address and now_ns - self.since_ns[each.loop.name] > SETTLED_NS for each in waiting
+        )
+
+    def resolver(self, seat: int, loop: VirtualLoop) -> Resolve:
         async def resolve() -> str:
             await loop.run_in_executor(None, lambda: None)
-            router = self.router
+            router = self.host_at(seat)
             if router is None or not router.loop.alive or not router.address:
                 raise LinkError("router is not there")
             return router.address
@@ -110,27 +158,33 @@ class SimulatedSubCluster:
         if actor.ended:
             return
         name = self.system.name(f"router-{self.number}")
+        self.since_ns[name] = self.world.now_ns
+        other = partial(self._other, actor.seat) if self.shape.standby else None
         host = RouterHost(
-            self.world,
-            name,
-            actor.plan,
-            self.terms.last,
-            lambda host: self.lose_router(),
-            mark=actor.mark,
-            record=self.terms,
+            *(self.world, name, actor.plan, self.terms.last, self._stand_down),
+            *(actor.seat, actor.mark, other, self.terms),
         )
         self.terms.last = max(self.terms.last, host.term)
         host.loop.start(partial(host.run, lambda up: None))
         actor.up(host)
 
-    def lose_router(self) -> None:
+    def _other(self, seat: int, loop: VirtualLoop) -> Other:
+        return Other(self.resolvers[1 - seat](loop), seat > 0)
+
+    def _stand_down(self, host: RouterHost) -> None:
+        if host in [self.host_at(seat) for seat in self.seats]:
+            self.lose_router(host)
+        else:
+            host.loop.die()
+
+    def lose_router(self, host: RouterHost) -> None:
         """It dies, and the cluster starts it again."""
-        actor = self.named[0]
-        if actor is not None and actor.host is not None:
-            self.world.say("router of", self.number, "dies")
-            actor.host.loop.die()
-            actor.host = None
-            self.world.after(RESTART_NS, partial(self.start_router, actor))
+        for actor in self.named:
+            if actor is not None and actor.host is host:
+                self.world.say(host.loop.name, "dies")
+                host.loop.die()
+                actor.host = None
+                self.world.after(RESTART_NS, partial(self.start_router, actor))
 
     # Backends
 
@@ -141,9 +195,9 @@ class SimulatedSubCluster:
             f"backend-{self.number}-{number}",
             number,
             TABLES,
-            [self.resolver],
+            self.resolvers,
             self.lose_backend,
-            self.room,
+            self.shape.room,
         )
         self.backends.append(host)
         host.loop.start(host.run)
@@ -178,13 +232,14 @@ class SeveralControl:
 class SeveralDeployment:
     """Everything that runs, and the ledger."""
 
-    def __init__(self, world: World, backends: int, frontends: int) -> None:
+    def __init__(
+        self, world: World, backends: int, frontends: int, shape: Shape | None = None
+    ) -> None:
         self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
         self.weather = RpcConditions(world.rng("weather"))
-        self.room = self.rng.randint(3, len(NAMES))
-        """Models that a backend has room for."""
-        self.deployment = configuration(COUNT * backends)
+        self.shape = shape or drawn_shape(world.rng("shape"))
+        self.deployment = configuration(COUNT * backends, self.shape)
         self.numbers = 0
         self.counts: dict[str, int] = {}
         self.parts = [SimulatedSubCluster(self, number, backends) for number in range(COUNT)]
@@ -207,10 +262,10 @@ class SeveralDeployment:
         options = FrontendOptions(
             number, link_host="world", node="world", shared_memory=False, links=LINKS
         )
-        resolvers = [each.resolver for each in self.parts]
+        resolvers = [each.resolvers for each in self.parts]
         registry = Registry.of(MODELS)
         host = FrontendHost(
-            self.world, f"frontend-{number}", options, registry, resolvers[:1], resolvers[1:]
+            self.world, f"frontend-{number}", options, registry, resolvers[0], resolvers[1:]
         )
         self.frontends.append(host)
         host.loop.start(host.run)

@@ -41,20 +41,33 @@ def there(server: Server) -> Counter[tuple[int, str]]:
     return Counter((each["sub_cluster"], ",".join(each["models"])) for each in told)
 
 
+def ended(server: Server, name: str) -> tuple[int, int]:
+    """(good, bad) requests so far."""
+    told = server.status()["applications"][name]
+    return told["good"], told["late"] + sum(told["dropped"].values())
+
+
 def test_each_group_follows_its_own_load(tmp_path: Path) -> None:
+    few, many = {(0, "big-1"): 1, (1, "small-1"): 1}, {(0, "big-1"): 2, (1, "small-1"): 3}
     with serving(tmp_path, CONFIG, backends=2) as server:
-        wait_until(lambda: there(server) == {(0, "big-1"): 1, (1, "small-1"): 1}, 30)
+        wait_until(lambda: there(server) == few, 30)
         with ThreadPoolExecutor() as threads:
             # 1.6 backends' worth of the first group, and 2.2 of the other.
-            loads = [
-                threads.submit(load, server, name, rate, 30.0)
-                for name, rate in (("big", 80.0), ("small", 55.0))
-            ]
-            wait_until(lambda: there(server) == {(0, "big-1"): 2, (1, "small-1"): 3}, 60)
+            rates = {"big": 80.0, "small": 55.0}
+            loads = [threads.submit(load, server, name, rates[name], 45.0) for name in NAMES]
+            wait_until(lambda: there(server) == many, 60)
+            # What comes once both have grown is served in time; what waited then has ended.
+            later = {name: sum(ended(server, name)) + 100 for name in NAMES}
+            wait_until(lambda: all(sum(ended(server, name)) > later[name] for name in NAMES), 30)
+            before = {name: ended(server, name) for name in NAMES}
+            wait_until(
+                lambda: all(sum(ended(server, name)) > sum(before[name]) + 200 for name in NAMES),
+                30,
+            )
+            after = {name: ended(server, name) for name in NAMES}
             told = [each.result() for each in loads]
         assert all(each["lost"] == 0 for each in told), told
-        # What comes once both have grown is served in time.
         for name in NAMES:
-            found = load(server, name, rate=40, seconds=2)
-            assert found["good"] > 0.9 * found["requests"], (name, found)
-        wait_until(lambda: there(server) == {(0, "big-1"): 1, (1, "small-1"): 1}, 60)
+            good, bad = (now - then for now, then in zip(after[name], before[name], strict=True))
+            assert good > 0.9 * (good + bad), (name, good, bad)
+        wait_until(lambda: there(server) == few, 60)

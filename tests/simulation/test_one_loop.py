@@ -199,6 +199,9 @@ class PlayedCluster:
     async def backends_there(self) -> int:
         return self.record.backends
 
+    async def device_bytes(self) -> int:
+        return 0
+
 
 def run_control_plane(
     config: DeploymentConfig, record: Record, span_ns: int

@@ -100,6 +100,9 @@ class Solvers:
     async def backends_there(self) -> int:
         return 4
 
+    async def device_bytes(self) -> int:
+        return 0
+
 
 class Shell:
     """A control loop in a process of its own, on virtual time."""

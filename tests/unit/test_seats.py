@@ -154,3 +154,6 @@ def test_another_router_is_told_targets_and_plan_at_once() -> None:
 class Cluster:
     async def backends_there(self) -> int:
         return 2
+
+    async def device_bytes(self) -> int:
+        return 0

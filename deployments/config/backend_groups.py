@@ -49,6 +49,13 @@ def are_apart(config: "DeploymentConfig") -> bool:
     return bool(config.backends) and (own or is_decided)
 
 
+def routers_told(config: "DeploymentConfig") -> str:
+    """The part of a file that says how many routers there are, for messages."""
+    if are_apart(config):
+        return f"backends ({len(config.backends)} groups, a router each)"
+    return f"sub_clusters.count={config.sub_clusters.count}"
+
+
 def check_apart(config: "DeploymentConfig") -> None:
     """Refuse groups that are apart and contradict themselves, or leave an application out."""
     if not are_apart(config):

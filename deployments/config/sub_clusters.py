@@ -15,6 +15,7 @@ from fermata.deployments.config.backend_groups import (
     groups_of,
     limits_of,
     own_config,
+    routers_told,
 )
 from fermata.deployments.config.base import Section
 from fermata.deployments.config.scaling import EpochsConfig
@@ -58,7 +59,7 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
             raise ValueError(f"sub_clusters.spread: application {name!r} is unknown")
     if not given.several:
         return
-    where = f"sub_clusters.count={given.count}"
+    where = routers_told(config)
     if config.repository == "open":
         raise ValueError(f"{where} and repository: open: models are placed once; leave one out")
     _check_epochs(config, where)
@@ -81,10 +82,11 @@ def _check_count(config: "DeploymentConfig", where: str, count: int) -> None:
         raise ValueError(f"{where} needs as many backends; autoscaler.maximum={scaled.maximum}")
     if config.backend.count < count:
         raise ValueError(f"{where} needs as many backends; backend.count={config.backend.count}")
+    fewer = "have fewer groups" if are_apart(config) else "lower count"
     alone = sum(each.name not in spread for each in config.applications)
     if not spread and alone < count:
         raise ValueError(
-            f"{where} with {alone} applications: name one in sub_clusters.spread, or lower count"
+            f"{where} with {alone} applications: name one in sub_clusters.spread, or {fewer}"
         )
 
 

@@ -101,6 +101,22 @@ def test_a_group_has_the_models_that_it_may() -> None:
             {"autoscaler": {"to_zero": True}},
             "autoscaler.to_zero and groups of backends: each keeps its minimum; leave to_zero out",
         ),
+        (
+            [FAST, SLOW],
+            {"names": "a"},
+            r"backends \(2 groups, a router each\) with 1 applications: name one in "
+            "sub_clusters.spread, or have fewer groups",
+        ),
+        (
+            [FAST, SLOW],
+            {"repository": "open"},
+            r"backends \(2 groups, a router each\) and repository: open",
+        ),
+        (
+            [FAST, SLOW],
+            {"pipelines": [{"name": "p", "slo_ms": 100, "stages": [{"application": "a"}]}]},
+            r"its stages need one router; backends \(2 groups, a router each\)",
+        ),
         ([FAST, {**SLOW, "models": ["x"]}], {}, "backends.1.models: application 'x' is unknown"),
         (
             [{**FAST, "models": ["a", "b"]}, {**SLOW, "models": ["b", "c"]}],

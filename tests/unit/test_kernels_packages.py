@@ -11,10 +11,16 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from fermata.deployments.backend.kernels.compiler import CompileOrder, weights_digest
+from fermata.deployments.backend.kernels.compiler import (
+    CompileOrder,
+    read,
+    weights_digest,
+    written,
+)
 from fermata.deployments.backend.kernels.packages import CompilingError, PackageCompiler
 from fermata.deployments.backend.loaders import open_network
 from fermata.deployments.specs.backend import ModelSpec
+from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
 
 # torch warns of this where it loads what it has exported.
 pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")
@@ -104,3 +110,20 @@ def test_what_cannot_be_exported_is_refused_before_a_process_starts(tmp_path: Pa
     with pytest.raises(CompilingError, match="laid out"):
         compiler(spec, nn.Linear(4, 3), tmp_path)(nn.Linear(4, 3), turned, 2)
     assert not (tmp_path / "work").exists()
+
+
+def test_an_order_is_read_as_it_was_written() -> None:
+    spec = ModelSpec(
+        "v",
+        "torchvision:resnet50",
+        64,
+        (3, 224, 224),
+        "UINT8",
+        frames=ImageSpec(224, 224, fit="crop"),
+        inputs=(TensorSpec("x", "FP32", (-1, 4)),),
+        precision="bf16",
+    )
+    order = CompileOrder(
+        spec, "cuda", "abc", 7, (64, 3, 224, 224), "float16", True, Path("/a/64.pt2")
+    )
+    assert read(written(order)) == order

@@ -6,11 +6,12 @@ apart and at low priority. The backend loads what comes of it, which needs no Py
 
 import hashlib
 import os
-import pickle
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from fermata.deployments.backend.isolation.child import end_with
 from fermata.deployments.backend.loaders import open_network
@@ -42,6 +43,15 @@ class CompileOrder:
     """Its type, as torch names it."""
     channels_last: bool = False
     path: Path = Path()
+
+
+def written(order: CompileOrder) -> bytes:
+    """The order as its process reads it."""
+    return msgspec.msgpack.encode(order, enc_hook=os.fspath)
+
+
+def read(data: bytes) -> CompileOrder:
+    return msgspec.msgpack.decode(data, type=CompileOrder, dec_hook=lambda kind, told: kind(told))
 
 
 def weights_digest(network: Any) -> str:
@@ -107,7 +117,7 @@ def _find_cuda() -> None:
 
 def main() -> None:
     """Do what standard input asks for; the last line of an error says why it failed."""
-    order: CompileOrder = pickle.load(sys.stdin.buffer)
+    order = read(sys.stdin.buffer.read())
     end_with(order.parent)
     os.nice(NICENESS)
     compile_package(order)

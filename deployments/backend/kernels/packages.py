@@ -1,7 +1,6 @@
 """Networks compiled by batch size, in processes of their own, kept on disk for the next start."""
 
 import os
-import pickle
 import re
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fermata.deployments.backend.kernels.compiler import CompileOrder
+from fermata.deployments.backend.kernels.compiler import CompileOrder, written
 from fermata.deployments.models.cache import cached
 from fermata.foundation.errors import ServingError
 
@@ -106,7 +105,7 @@ class PackageCompiler:
                 assert process.stdin is not None
                 # It may have ended already, and says why.
                 with suppress(BrokenPipeError), process.stdin as given:
-                    given.write(pickle.dumps(order))
+                    given.write(written(order))
                 code = self._wait(process)
             finally:
                 _end(process)

@@ -15,7 +15,7 @@ from fermata.deployments.models.video import NAMES, bundled_video
 
 COUNT = 1_000
 HEIGHT_MAX = 400
-"""Of larger frames every other pixel is taken: the file has to travel."""
+"""Larger frames keep every other pixel: the file has to travel."""
 
 
 def halves() -> Iterator[Any]:

@@ -168,7 +168,7 @@ def _normalised(torch: Any, given: Any) -> Any:
 
 
 def scores(torch: Any, network: Any, given: Any) -> Any:
-    """Of a network on its own, one input at a time."""
+    """Scores that a network gives on its own, one input at a time."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     with torch.inference_mode():

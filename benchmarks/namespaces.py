@@ -26,7 +26,7 @@ class Link:
     device: str
     """The client's end of the pair."""
     address: str
-    """Of the server."""
+    """The server's, as clients reach it."""
     client_address: str
 
     def shape(self, mbps: float) -> None:

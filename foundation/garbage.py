@@ -7,7 +7,7 @@ def settle_garbage() -> None:
     """Take what is here out of the collector's sight: it stays until the process ends.
 
     A full collection of the modules that a backend or a frontend has imported holds every thread up
-    for a third of a second, longer than many an SLO. Objects are freed as before once nothing
+    for longer than many an SLO. Objects are freed as before once nothing
     refers to them; cycles among those that are here now are not.
     """
     gc.collect()

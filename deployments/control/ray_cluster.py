@@ -140,7 +140,7 @@ class RayCluster:
         return least(found)
 
     async def _bytes_of(self, backends: Any) -> int:
-        """What one of them says; 0 where there is none to ask."""
+        """Ask one of them; 0 where there is none to ask."""
         try:
             return int(await asyncio.wait_for(backends.device_bytes.remote(), TOLD_S))
         # Serve and the backend may raise anything. Plans do without.

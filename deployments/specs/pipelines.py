@@ -64,7 +64,7 @@ class StageTransform:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What an earlier stage must have found, so that a stage runs."""
+    """Asks what an earlier stage has found, and lets a stage run where that is enough."""
 
     stage: int = -1
     """Place of the stage that is asked; -1: the one whose result comes."""

@@ -57,7 +57,7 @@ def sizes_used(choice: Choice, way: str) -> set[int]:
 
 
 def most_served(left: Sequence[int], sizes: Sequence[int], served: Mapping[int, int]) -> int:
-    """Of the sizes `left`, the one that most batches would run at, were there only `sizes`."""
+    """The one of the sizes `left` that most batches would run at, were there only `sizes`."""
     counts = dict.fromkeys(sizes, 0)
     for size, count in served.items():
         at = larger(sizes, size)

@@ -38,7 +38,7 @@ class CompileOrder:
     parent: int
     """Process that waits for it."""
     shape: tuple[int, ...] = ()
-    """Of the network's input, batch included."""
+    """Shape of the network's input, batch included."""
     dtype: str = ""
     """Its type, as torch names it."""
     channels_last: bool = False

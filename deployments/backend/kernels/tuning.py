@@ -143,7 +143,7 @@ class KernelTuner:
         return True
 
     def _guarded(self, name: str, size: int, work: Callable[[str, int], Result]) -> Result | None:
-        """What `work` returns; None where it fails, and the other ways go on."""
+        """Do `work`, and hand on its result; None where it fails, and the other ways go on."""
         try:
             return work(name, size)
         # Compilers and a user's network may raise anything.
@@ -214,7 +214,7 @@ class KernelTuner:
         return self.runner.model.module
 
     def taken(self, batch: Sequence[Any]) -> Any:
-        """What the network is given of a batch; TuningError unless it is one tensor."""
+        """The tensor that the network is given of a batch; TuningError unless it is one alone."""
         taken = input_of(self._network(), lambda: self.runner.compute(*batch))
         if taken is None:
             raise TuningError("its network does not take one tensor")

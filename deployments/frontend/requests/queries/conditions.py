@@ -45,7 +45,7 @@ def asked_parts(
 
 
 def unmet(when: Condition, results: Sequence[StageResult]) -> dict[str, Json] | None:
-    """What the answer says of a condition that does not hold; None where it holds. Raises
+    """The answer's words on a condition that does not hold; None where it holds. Raises
     BadRequestError."""
     count, findings = 0, [_findings(when, each) for each in results]
     for each in findings:

@@ -49,7 +49,7 @@ def inputs_after(
 def _kept_from(
     query: OpenQuery, record: QueryPartRecord, place: int, result: StageResult
 ) -> LeftOut | None:
-    """What the answer says where a condition keeps a result from a stage; None where none does."""
+    """The answer's words on a condition that keeps a result from a stage; None where none does."""
     stages = query.pipeline.stages
     when = stages[place].when
     if when is None:

@@ -351,11 +351,12 @@ def three_figures(
 
 
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
-    if "ways" in parts:
+    alone = {"ways", "compiling"}
+    if alone & set(parts):
         from benchmarks.gpu_ways import ways_figures
 
-        yield from ways_figures(quick)
-    if not set(parts) - {"ways"}:
+        yield from ways_figures(parts, quick)
+    if not set(parts) - alone:
         return
     # A server looks for choices among the ways that it would try itself.
     kernels = "compiled" if "compiled" in parts else "auto"

@@ -14,7 +14,7 @@ from fermata.clients.frames import encode_jpeg
 from fermata.deployments.backend.execution.runner import innermost
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.kernels.choice import Choice
-from fermata.deployments.backend.kernels.tuning import KernelTuner
+from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError
 from fermata.deployments.backend.loaders import load_runner
 from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
@@ -116,8 +116,13 @@ def choose_kernels(
         tuner.left = {way: list(sizes) for way in tuner.left}
         while tuner.build_next():
             pass
-        found[spec.model.partition(":")[2]] = choice = tuner.finish()
-        tuning.keep(spec, choice)
+        name = spec.model.partition(":")[2]
+        try:
+            found[name] = choice = tuner.finish()
+            tuning.keep(spec, choice)
+        except TuningError:
+            # It is served as it is.
+            found[name] = Choice({}, tuner.times_ns)
         runners[spec].close()
     return found
 

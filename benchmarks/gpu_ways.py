@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from benchmarks.gpu_figures import (
     say,
     target,
 )
-from benchmarks.gpu_models import choose_kernels, seed
+from benchmarks.gpu_models import choose_kernels, seed, seed_files
 from benchmarks.gpu_server import GpuServer
 from fermata.deployments.backend.execution.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
@@ -133,12 +133,16 @@ def tell(logs: Path) -> None:
                 say(f"  {line}")
 
 
-def ways_figures(quick: bool) -> Iterator[Figure]:
+def ways_figures(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # What it holds of the GPU goes when it ends.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            choices: dict[str, Any] = pool.apply(offline, (folder,))
-        for model, choice in choices.items():
-            yield from rates(model, choice)
-        yield from beside_a_compiler(folder, quick)
+            if "ways" in parts:
+                choices: dict[str, Any] = pool.apply(offline, (folder,))
+                for model, choice in choices.items():
+                    yield from rates(model, choice)
+            else:
+                pool.apply(seed_files, (folder, MODELS[:1]))
+        if "compiling" in parts:
+            yield from beside_a_compiler(folder, quick)

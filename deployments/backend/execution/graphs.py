@@ -41,6 +41,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
 )
 from fermata.deployments.backend.execution.pace import REST, Pace
 from fermata.deployments.backend.execution.runner import check_item
+from fermata.deployments.backend.execution.samples import smooth
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs
 from fermata.deployments.models.model import TorchModel
 from fermata.deployments.models.named_network import NamedNetwork
@@ -316,7 +317,7 @@ class GraphRunner:
     def sample(self, size: int) -> list[Tensor]:
         """The inputs of a batch on the device, as clients could send them."""
         ((_, dtype),) = self.takes
-        given = self.model.card.make_batch(size).astype(np.dtype(dtype), copy=False)
+        given = smooth(self.model.card.make_batch(size).astype(np.dtype(dtype), copy=False))
         return [self.torch.from_numpy(given).to(self.model.device)]
 
     def time_ns(self, captured: CapturedGraph) -> int:

@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 BOUND = 0.02
 """Largest difference of a score, relative to the largest score: fp16 rounds to 11 bits, and a
 network of fifty layers adds up what it has rounded."""
+BOUND_MAX = 0.1
+"""Of a network that moves its answers further than that, nothing could be told."""
+SLACK = 2.0
+"""Two ways that are each as far from the exact answer may be on either side of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,11 @@ class Agreement:
     @property
     def holds(self) -> bool:
         return self.difference <= self.bound and not self.classes
+
+
+def bound_of(plain: NDArray[Any], exact: NDArray[Any]) -> float:
+    """The bound for a network whose plain answers are so far from those without rounding."""
+    return min(BOUND_MAX, max(BOUND, SLACK * compare(exact, plain).difference))
 
 
 def compare(plain: NDArray[Any], other: NDArray[Any], bound: float = BOUND) -> Agreement:

@@ -12,7 +12,7 @@ from fermata.deployments.backend.execution.captured import PLAIN, CapturedGraph
 from fermata.deployments.backend.execution.graphs import GraphRunner
 from fermata.deployments.backend.execution.ladder import powers_of_two
 from fermata.deployments.backend.execution.out_of_memory import drop_references, release_memory
-from fermata.deployments.backend.kernels.agreement import Agreement, compare
+from fermata.deployments.backend.kernels.agreement import BOUND, Agreement, bound_of, compare
 from fermata.deployments.backend.kernels.choice import (
     WORTH,
     Choice,
@@ -21,6 +21,7 @@ from fermata.deployments.backend.kernels.choice import (
     most_served,
     sizes_used,
 )
+from fermata.deployments.backend.kernels.rounding import in_32_bits
 from fermata.deployments.backend.kernels.substitution import input_of, substituted
 from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, fields
@@ -98,6 +99,8 @@ class KernelTuner:
         """Sizes that ways are yet to be built for."""
         self.gained: set[str] = set()
         """Ways that were faster at one of their sizes."""
+        self.bound: float | None = None
+        """Largest difference of a score that rounding may make; found before the first way."""
 
     def tune(self) -> Choice:
         """Choose by measurement, and switch; TuningError where there is nothing to choose."""
@@ -201,8 +204,9 @@ class KernelTuner:
             few = [each[:rows] for each in batch]
             plain = _rows(runner.compute(*few))
             function = self.sized[name](network, self.taken(few), size)
+            bound = self._bound(few, plain)
             with substituted(network, function):
-                agreement = compare(plain, _rows(runner.compute(*batch))[:rows])
+                agreement = compare(plain, _rows(runner.compute(*batch))[:rows], bound)
         if not agreement.holds:
             raise TuningError(f"it answers otherwise: {_told(agreement)}")
         trial = self.trials.setdefault(name, WayTrial(name, agreement, runner.open_pool()))
@@ -228,13 +232,14 @@ class KernelTuner:
             network = self._network()
             plain = _rows(runner.compute(*batch))
             taken = self.taken(batch)
+            bound = self._bound(batch, plain) if names else BOUND
             found: dict[str, WayTrial] = {}
             for name in names:
                 self.sleep(self.effort.pause_s)
                 try:
                     function = self.builds[name](network, taken)
                     with substituted(network, function):
-                        agreement = compare(plain, _rows(runner.compute(*batch)))
+                        agreement = compare(plain, _rows(runner.compute(*batch)), bound)
                 # Compilers and a user's network may raise anything; the plain way goes on.
                 except Exception as error:
                     self._say("another way cannot be built", name, reason=_line(error))
@@ -246,6 +251,21 @@ class KernelTuner:
                     continue
                 found[name] = WayTrial(name, agreement, runner.open_pool(), function)
         return found
+
+    def _bound(self, batch: Sequence[Any], plain: Any) -> float:
+        """Difference up to which another way agrees, by what the plain one owes to rounding."""
+        if self.bound is None:
+            self.bound = BOUND
+            try:
+                exact = in_32_bits(self._network())
+                if exact is not None:
+                    with substituted(self._network(), exact):
+                        self.bound = bound_of(plain, _rows(self.runner.compute(*batch)))
+            # No memory for it, or it cannot be copied: the usual bound holds.
+            except Exception as error:
+                drop_references(error)
+                release_memory()
+        return self.bound
 
     def _capture(self, trial: WayTrial, size: int) -> CapturedGraph:
         at = trial.size_for(size)

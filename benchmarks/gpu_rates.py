@@ -23,6 +23,8 @@ class Setting:
     frontends: int
     rates: tuple[tuple[str, int], ...]
     decode: str = "auto"
+    seconds: float = 4.0
+    """Length of each load."""
 
 
 SETTINGS = {
@@ -36,6 +38,7 @@ SETTINGS = {
         10,
         ((PIXELS, 14_000), (PIXELS, 16_000), (PIXELS, 18_000), (JPEG, 10_000), (JPEG, 12_000)),
     ),
+    "long": Setting("ten frontends, 30 s", 10, ((PIXELS, 15_000),) * 2, seconds=30.0),
     "cpu": Setting("JPEGs decoded by ten frontends", 10, ((JPEG, 2_500), (JPEG, 3_500)), "cpu"),
 }
 
@@ -59,7 +62,7 @@ def shares(folder: Path, setting: Setting) -> Iterator[Figure]:
         server.wait(setting.frontends)
         for sent, rate in setting.rates:
             tensor = gpu.raw(0) if sent == PIXELS else gpu.encoded(0)
-            found = gpu.probe(server, [gpu.target(gpu.MODELS[0], tensor)], gpu.PROBE_S, rate)
+            found = gpu.probe(server, [gpu.target(gpu.MODELS[0], tensor)], setting.seconds, rate)
             name = f"{sent}, {rate:,} req/s, {setting.told}"
             yield Figure(f"{name}: good", found.worst, "share", gpu.GOOD)
             for quantile in ("p50", "p99"):

@@ -14,10 +14,13 @@ PARTS = {
     "one": "ResNet-50",
     "three": "three models of different cost",
     "plain": "those three on plain Ray Serve",
+    "triton": "ResNet-50 on Triton, whose package must be on the path",
+    "triton-three": "those three on Triton",
 }
 
 if __name__ == "__main__":
     # Not above: processes of a load import this module anew, and those imports take seconds.
     from benchmarks.gpu_figures import measure
 
-    run_parts("One GPU", measure, PARTS, asked=["ways", "compiling", "compiled"])
+    asked = ["ways", "compiling", "compiled", "triton", "triton-three"]
+    run_parts("One GPU", measure, PARTS, asked=asked)

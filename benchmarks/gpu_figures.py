@@ -2,10 +2,10 @@
 
 import multiprocessing
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import numpy as np
@@ -13,7 +13,6 @@ from rich.console import Console
 
 from benchmarks.figures import Figure
 from benchmarks.gpu_models import SHAPE, Offline, frames, pixels, prepare
-from benchmarks.gpu_plain import sweep
 from benchmarks.gpu_server import SENDERS as SENDERS_ROLE
 from benchmarks.gpu_server import GpuServer, Spent
 from fermata.clients.frames import encode_jpeg
@@ -56,9 +55,19 @@ STREAMS = 32
 WARMUP_S = 1.0
 STEP = 1.3
 IMAGES = 32
+ONE_SERVED = f"ResNet-50 fp16, SLO {SLO_MS:g} ms, 150 KB pixels"
+THREE_SERVED = f"{', '.join(MODELS)}, equal rates, SLO {SLO_MS:g} ms"
 PLAIN_ONE = 950
 """req/s of plain Ray Serve with ResNet-50 at its best on an H200 (docs/gpu.md)."""
 ASK_S = 20.0
+
+
+class HasGrpc(Protocol):
+    """A server that speaks the Open Inference Protocol."""
+
+    @property
+    def grpc(self) -> str:
+        """Host and port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +122,15 @@ def due(rate: float, total_ns: int, targets: int, seed: int) -> SendTimes:
     return SendTimes(at_ns, rng.integers(0, targets, len(at_ns)), np.zeros(len(at_ns), np.int64))
 
 
-def worst_share(ledger: LoadLedger, targets: Sequence[Target], from_ns: int) -> float:
-    """Of good answers, of the target that fared worst."""
+def worst_share(
+    ledger: LoadLedger, targets: Sequence[Target], from_ns: int, own: Sequence[int] = ()
+) -> float:
+    """Of good answers, of the target that fared worst among all, or the `own` ones."""
     latency_ns = ledger.answered_ns - ledger.scheduled_ns
     counted = ledger.scheduled_ns >= from_ns
     shares: list[float] = []
-    for number, target in enumerate(targets):
+    for number in own or range(len(targets)):
+        target = targets[number]
         mine = counted & (ledger.target == number)
         good = mine & ledger.mask(OK) & (latency_ns <= target.slo_ns)
         shares.append(float(good.sum() / max(1, mine.sum())))
@@ -184,7 +196,7 @@ def config(models: Sequence[str], batch: int = BATCH, kernels: str = "auto") -> 
     }
 
 
-def answers(server: GpuServer, model: str, tensors: list[RawTensor]) -> Any:
+def answers(server: HasGrpc, model: str, tensors: list[RawTensor]) -> Any:
     """Scores of each input, through the whole path."""
     rows = []
     with grpc.insecure_channel(server.grpc) as channel:
@@ -279,9 +291,8 @@ def one_model(
         lead = probe(server, targets, PROBE_S, 10_000).spent.lead_ms
         yield Figure("ResNet-50 at 10,000 req/s, lead", lead, "ms", 2, at_most=True)
         best = search(server, targets, 13_000, 0.15 if quick else 0.05, quick)
-        name = f"ResNet-50 fp16, SLO {SLO_MS:g} ms, 150 KB pixels"
         served = best.load.goodput_rps if best else 0.0
-        yield Figure(name, served, "req/s", 15_000)
+        yield Figure(ONE_SERVED, served, "req/s", 15_000)
         yield Figure("  over plain Ray Serve", served / PLAIN_ONE, "x", 8)
         yield Figure("  over its kernels offline", served / fastest(choice), "share", 0.53)
         if best is not None:
@@ -325,6 +336,8 @@ def three_models(folder: Path, quick: bool, kernels: str) -> float:
 
 def three_plain(folder: Path, quick: bool) -> float:
     """The same of plain Ray Serve, over its replicas."""
+    from benchmarks.gpu_plain import sweep
+
     best = 0.0
     replicas, rates = (2, 4), (600, 800, 1_000)
     found = sweep(folder, MODELS, replicas[:1] if quick else replicas, rates, SLO_MS, 3.0)
@@ -338,19 +351,26 @@ def three_plain(folder: Path, quick: bool) -> float:
 def three_figures(
     folder: Path, parts: Sequence[str], quick: bool, kernels: str
 ) -> Iterator[Figure]:
-    names = f"{', '.join(MODELS)}, equal rates, SLO {SLO_MS:g} ms"
     ours = plain = 0.0
     if "three" in parts:
         ours = three_models(folder, quick, kernels)
-        yield Figure(names, ours, "req/s", 12_000)
+        yield Figure(THREE_SERVED, ours, "req/s", 12_000)
     if "plain" in parts:
         plain = three_plain(folder, quick)
-        yield Figure(f"{names}, plain Ray Serve through handles", plain, "req/s", 0)
+        yield Figure(f"{THREE_SERVED}, plain Ray Serve through handles", plain, "req/s", 0)
     if ours and plain:
         yield Figure("  over plain Ray Serve", ours / plain, "x", 5)
 
 
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    ours: dict[str, float] = {}
+    for figure in _measure(parts, quick, ours):
+        ours[figure.figure] = figure.value
+        yield figure
+
+
+def _measure(parts: Sequence[str], quick: bool, ours: Mapping[str, float]) -> Iterator[Figure]:
+    """`ours` are the figures so far, by name."""
     alone = {"ways", "compiling"}
     if alone & set(parts):
         from benchmarks.gpu_ways import ways_figures
@@ -360,7 +380,7 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         return
     # A server looks for choices among the ways that it would try itself.
     kernels = "compiled" if "compiled" in parts else "auto"
-    models = MODELS if {"kernels", "three"} & set(parts) else MODELS[:1]
+    models = MODELS if {"kernels", "three", "triton-three"} & set(parts) else MODELS[:1]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # A process of its own: what it holds of the GPU goes when it ends.
@@ -374,3 +394,7 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         if "one" in parts:
             yield from one_model(folder, choices[MODELS[0]], offline, quick, kernels)
         yield from three_figures(folder, parts, quick, kernels)
+        if {"triton", "triton-three"} & set(parts):
+            from benchmarks.gpu_triton import triton_figures
+
+            yield from triton_figures(folder, parts, choices, offline, ours, quick)

@@ -13,6 +13,7 @@ import numpy as np
 from fermata.clients.frames import encode_jpeg
 from fermata.deployments.backend.execution.runner import innermost
 from fermata.deployments.backend.kernels.background import BackgroundTuning
+from fermata.deployments.backend.execution.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError
 from fermata.deployments.backend.loaders import load_runner
@@ -112,19 +113,23 @@ def choose_kernels(
     tuners = {spec: tuning.tuner(spec, innermost(each)) for spec, each in runners.items()}
     _compile_at_once(list(tuners.values()), sizes)
     for spec, tuner in tuners.items():
-        tuner.begin()
-        tuner.left = {way: list(sizes) for way in tuner.left}
-        while tuner.build_next():
-            pass
         name = spec.model.partition(":")[2]
         try:
-            found[name] = choice = tuner.finish()
-            tuning.keep(spec, choice)
+            found[name] = _chosen(tuner, sizes)
+            tuning.keep(spec, found[name])
         except TuningError:
             # It is served as it is.
-            found[name] = Choice({}, tuner.times_ns)
+            found[name] = Choice({}, {PLAIN: {}, **tuner.times_ns})
         runners[spec].close()
     return found
+
+
+def _chosen(tuner: KernelTuner, sizes: Sequence[int]) -> Choice:
+    tuner.begin()
+    tuner.left = {way: list(sizes) for way in tuner.left}
+    while tuner.build_next():
+        pass
+    return tuner.finish()
 
 
 def _compile_at_once(tuners: Sequence[KernelTuner], sizes: Sequence[int]) -> None:

@@ -61,6 +61,9 @@ def rates(model: str, choice: Choice) -> Iterator[Figure]:
     }
     for way, rate in found.items():
         yield Figure(f"{model}, {way}, batch {BATCH}", rate, "images/s", 0)
+    if PLAIN not in found:
+        # Nothing was timed, for want of another way.
+        return
     chosen = choice.ways.get(BATCH, PLAIN)
     yield Figure(f"  chosen: {chosen}", found[chosen], "images/s", GOALS[model])
     yield Figure("  over plain", found[chosen] / found[PLAIN], "x", 1)

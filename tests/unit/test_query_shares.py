@@ -36,7 +36,11 @@ def given(world: QueryWorld, **queries: int) -> None:
     world.advance(world.now_ns + ms(100))
 
 
-def yields(world: QueryWorld, tenant: int, priority: int = 0) -> bool:
+def yields(world: QueryWorld, tenant: int, priority: int = 0, refused: int = 1) -> bool:
+    """Whether a tenant yields where so many of ten queries were lately refused."""
+    for number in range(10):
+        world.table.shares.count(number < refused)
+    world.table.shares.look_at_ns = 0
     query = Query(0, 0, world.now_ns, world.now_ns + ms(100), 0, priority, tenant)
     return world.table.shares.yields(world.now_ns, query)
 
@@ -90,6 +94,19 @@ def test_what_was_given_fades() -> None:
     assert not yields(world, 1)
 
 
+def test_nobody_yields_where_hardly_any_query_is_refused() -> None:
+    world = shared_world()
+    given(world, t1=10, t2=2)
+    assert not yields(world, 1, refused=0)
+    world.advance(world.now_ns + ms(200))
+    assert yields(world, 1)
+    # What was refused is forgotten, and with it why some yielded.
+    for _ in range(40):
+        world.advance(world.now_ns + ms(200))
+        found = yields(world, 1, refused=0)
+    assert not found
+
+
 def test_without_fair_shares_nobody_yields() -> None:
     world = QueryWorld([CHAIN])
     given(world, t1=10, t2=2)
@@ -100,6 +117,7 @@ def test_the_door_closes_earlier_for_whoever_yields() -> None:
     world = shared_world()
     given(world, t1=10, t2=2)
     first = {}
+    assert yields(world, 1)
     for tenant in (1, 2):
         # Work only grows while nothing ends.
         for number in range(200):
@@ -107,8 +125,8 @@ def test_the_door_closes_earlier_for_whoever_yields() -> None:
             if world.send(qid, ms(100), tenant=tenant).refused:
                 first[tenant] = number
                 break
+    # Once some were refused, the one leaves what is there for the other.
     assert first[1] > 0
-    # What the one had to leave is there for the other.
     assert first[2] > 0
 
 
@@ -131,7 +149,7 @@ def test_a_flood_of_queries_does_not_take_the_door() -> None:
     for fair in (False, True):
         told: Any = {**told_scenes()["A"], "backends": 4, "rate_rps": 1320, "fair_shares": fair}
         told["pipelines"][0] |= {"clients": [{"fps": 10}, {"fps": 1}]}
-        scenario = read_scenario({**told, "seed": 5, "duration_s": 3, "warmup_s": 2})
+        scenario = read_scenario({**told, "seed": 5, "duration_s": 3, "warmup_s": 4})
         found.append(bad_of(simulate(scenario), scenario.warmup_ns))
     assert found[0][HONEST] > 0.5
     assert found[1][HONEST] <= 0.01

@@ -315,11 +315,13 @@ class QueryTable:
         """
         end_ns = self.wait_ns(flow) + 0.5 * flow.path_ns
         until_ns = flow.share * (query.deadline_ns - now_ns)
-        if end_ns <= (1.0 - self.shares.rules.room) * until_ns:
-            return True
-        yields = self.shares.yields(now_ns, query)
-        flow.yielded += yields
-        return end_ns <= until_ns and not yields
+        fits = end_ns <= until_ns
+        if end_ns > (1.0 - self.shares.rules.room) * until_ns:
+            yields = self.shares.yields(now_ns, query)
+            flow.yielded += yields
+            fits = fits and not yields
+        self.shares.count(not fits)
+        return fits
 
     def wait_ns(self, flow: Flow) -> float:
         """Time until the backends have done what waits in a pipeline's stages, and what is

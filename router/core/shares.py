@@ -116,6 +116,17 @@ class FairAdmission(Admission):
         used = self.urgent if request.priority == HIGHEST else self.clients
         return used.get(party, 0.0) < self.wide * weight * room
 
+    def lately(self, now_ns: int, party: int, urgent: bool = False) -> float:
+        """Backends kept busy by what a tenant or client was lately given, over its weight; with
+        `urgent`, by its requests of the highest priority."""
+        pool = self.source.pool
+        pool.at(now_ns)
+        if self.began_at_ns != pool.began_at_ns:
+            self._rescale(pool)
+        used = self.urgent if urgent else self.clients
+        weight = self.weights.get(party, 1.0) / self.lightest
+        return used.get(party, 0.0) / (weight * pool.scale)
+
     def on_queued(self, request: Request) -> None:
         hurry = self._hurry(request)
         self.queued += hurry

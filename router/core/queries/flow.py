@@ -37,6 +37,8 @@ class QueryRules:
     waited_tolerated: float = 0.1
     """Of queries that were let in, those that waited and never ran. They cost no backend time, but
     could have been told at once."""
+    waited_shared: float = 0.003
+    """The same while some yield to others, who would wait in vain with them."""
     cap: float = 1.2
     """The largest batch of a first stage, over the target: more would take the time of others."""
     window: float = 0.9
@@ -79,6 +81,7 @@ class Flow:
         "tail_ns",
         "times",
         "waited",
+        "yielded",
     )
 
     def __init__(self, pipeline: Pipeline, share: float) -> None:
@@ -131,6 +134,8 @@ class Flow:
         """Were let in and never ran."""
         self.refused = 0
         """Like the three above, since the last review of the share."""
+        self.yielded = 0
+        """Those that were refused for the sake of other parties, since then."""
         self.due_at_ns = 0
 
     def visits(self) -> list[float]:
@@ -245,11 +250,11 @@ class Flow:
         if loss > rules.loss_tolerated:
             smaller = 1.0 - min(rules.shrink_max, rules.shrink * loss)
             self.share = max(rules.share_min, self.share * smaller)
-        elif waited > rules.waited_tolerated:
+        elif waited > (rules.waited_shared if self.yielded else rules.waited_tolerated):
             self.share = max(rules.share_min, self.share * (1.0 - rules.grow_unharmed))
         elif self.refused:
-            grow = rules.grow if self.lost else rules.grow_unharmed
+            grow = rules.grow if self.lost or self.yielded else rules.grow_unharmed
             self.share = min(rules.share_max, self.share * (1.0 + grow))
-        self.good = self.lost = self.waited = self.refused = 0
+        self.good = self.lost = self.waited = self.refused = self.yielded = 0
         # What the share does shows only when queries have ended.
         self.due_at_ns = now_ns + self.pipeline.slo_ns

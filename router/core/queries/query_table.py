@@ -9,6 +9,7 @@ from fermata.router.core.events import GOOD, DropReason, PartRequest, Request
 from fermata.router.core.pool import Pool
 from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.queries.budgets import StageBudget, Timed, fit
+from fermata.router.core.queries.door_shares import DoorShares
 from fermata.router.core.queries.flow import RULES, Flow, QueryRules
 from fermata.router.core.queries.group_turns import GroupTurns
 from fermata.router.core.queries.newest import QueryStreams, WaitingQueries
@@ -53,6 +54,7 @@ class QueryTable:
             engine.ledger.count_parts(application)
         self.speeds = StageSpeeds(engine)
         self.variants = StageVariants(engine, self.flows, self.budgets, self.speeds)
+        self.shares = DoorShares(engine, self.budgets)
         self.choosing = False
         """Whether some stage leaves a choice."""
         self.queries: dict[int, Query] = {}
@@ -309,10 +311,17 @@ class QueryTable:
         """Whether a query is estimated to end within the share of its time that is learnt.
 
         Runs of its own count by half. Those of others that are under way are not counted, and are
-        done by half on average.
+        done by half on average. Some of that time is left to others by whoever has the most.
         """
         end_ns = self.wait_ns(flow) + 0.5 * flow.path_ns
-        return end_ns <= flow.share * (query.deadline_ns - now_ns)
+        until_ns = flow.share * (query.deadline_ns - now_ns)
+        fits = end_ns <= until_ns
+        if end_ns > (1.0 - self.shares.rules.room) * until_ns:
+            yields = self.shares.yields(now_ns, query)
+            flow.yielded += yields
+            fits = fits and not yields
+        self.shares.count(not fits)
+        return fits
 
     def wait_ns(self, flow: Flow) -> float:
         """Time until the backends have done what waits in a pipeline's stages, and what is

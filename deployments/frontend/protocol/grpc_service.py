@@ -161,8 +161,10 @@ class InferenceService(MemoryService):
             stream.retire("this frontend shuts down")
 
     def drain(self) -> None:
-        """Admit no more requests."""
+        """Admit no more requests; streams end with the answers to those they have read."""
         self.driver.table.on_drain()
+        for stream in self.streams:
+            stream.stop_reading()
 
     async def watch(self) -> None:
         """Cut clients that do not read and end idle streams, for as long as the server runs."""

@@ -147,6 +147,7 @@ class RequestLane(asyncio.Protocol):
         for message in stream.receive(data):
             self._on_response(pb.ModelStreamInferResponse.FromString(message))
         self._write()
+        self.leaving |= stream.leaving
         if stream.closed or (self.leaving and not self.under_way):
             self.transport.abort()
         else:

@@ -77,6 +77,16 @@ def leaving(system: Running) -> Iterator[None]:
     ends.join()
 
 
+def test_a_request_that_comes_before_the_client_could_have_left_is_served() -> None:
+    system = Running(lambda: options(server=SERVER))
+    with streaming(system) as client:
+        wait_for(lambda: len(system.frontend.service.streams) == 1)
+        with leaving(system):
+            client.send()
+            client.read()
+    assert client.answers == [SUM]
+
+
 def test_a_request_that_comes_while_another_is_open_is_served() -> None:
     system = Running(lambda: options(server=SERVER), delay_s=DELAY_S)
     with streaming(system) as client:

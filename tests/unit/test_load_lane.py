@@ -97,6 +97,29 @@ def test_a_lane_connects_anew_until_it_can() -> None:
     asyncio.run(asyncio.wait_for(test(), 10))
 
 
+def test_a_lane_leaves_a_server_that_says_goodbye() -> None:
+    """What it sent on that connection later on might be cut."""
+
+    async def test() -> None:
+        first, port = await started(serve_all)
+        desk = Desk()
+        lane = Counted(desk, f"127.0.0.1:{port}")
+        await lane.connect()
+        lane.put(0)
+        await desk.answered(1)
+        second, _ = await started(serve_all, port)
+        # Its stream has no end of its own: only the client can make this one short.
+        await asyncio.wait_for(first.stop(60), 5)
+        lane.put(1)
+        await desk.answered(2)
+        await lane.close()
+        await second.stop(None)
+        assert desk.answers == {"0": OK, "1": OK}
+        assert lane.attempts == 2
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
 def test_a_lane_connects_anew_once_its_server_drains() -> None:
     async def test() -> None:
         streams: list[int] = []

@@ -154,9 +154,11 @@ class InferenceService(MemoryService):
                 del self.stream_counts[client]
 
     def leave(self) -> None:
-        """Be ready no more, and send clients elsewhere: streams end when they have their answers.
-        Requests that still come are served until `drain`."""
+        """Be ready no more. Requests that still come are served until `drain`."""
         self.readiness.leaving = True
+
+    def end_streams(self) -> None:
+        """Send clients elsewhere: streams end when they have their answers."""
         for stream in self.streams:
             stream.retire("this frontend shuts down")
 

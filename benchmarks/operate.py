@@ -8,7 +8,8 @@ PARTS = {
     "counting": "CPU of metrics, page and logs at 10,000 req/s, without a server",
     "looking": "CPU of pages and scrapes of a server at load",
     "upgrade": "new code under load",
-    "protocol": "the same, with links of another protocol",
+    "protocol": "the same, from code whose links speak the protocol before",
+    "next": "the same, to code whose links speak a protocol after ours",
     "canary": "a bad version of a model on trial under load",
     "warm": "from `make serve` to the first answer, set up before",
     "cold": "the same in a fresh clone that has to set everything up; installs gigabytes",
@@ -30,15 +31,21 @@ def looking(quick: bool) -> Iterator[Figure]:
 
 
 def upgrade(quick: bool) -> Iterator[Figure]:
-    from benchmarks.upgrades import measure
+    from benchmarks.upgrades import SAME, measure
 
-    yield from measure(protocol=False)
+    yield from measure(SAME)
 
 
 def protocol(quick: bool) -> Iterator[Figure]:
-    from benchmarks.upgrades import measure
+    from benchmarks.upgrades import FROM_BEFORE, measure
 
-    yield from measure(protocol=True)
+    yield from measure(FROM_BEFORE)
+
+
+def next_protocol(quick: bool) -> Iterator[Figure]:
+    from benchmarks.upgrades import TO_NEXT, measure
+
+    yield from measure(TO_NEXT)
 
 
 def canary(quick: bool) -> Iterator[Figure]:
@@ -61,7 +68,14 @@ def cold(quick: bool) -> Iterator[Figure]:
 
 # Each imports what it needs: counting needs no server.
 MEASURES: dict[str, Callable[[bool], Iterator[Figure]]] = {
-    each.__name__: each for each in (counting, looking, upgrade, protocol, canary, warm, cold)
+    "counting": counting,
+    "looking": looking,
+    "upgrade": upgrade,
+    "protocol": protocol,
+    "next": next_protocol,
+    "canary": canary,
+    "warm": warm,
+    "cold": cold,
 }
 
 

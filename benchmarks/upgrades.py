@@ -7,7 +7,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from benchmarks.ledger_load import finished, load, start
 from benchmarks.live_server import EMULATED, ROOT, Running, started
 from benchmarks.old_code import unpack
 from benchmarks.ports import free_port
+from fermata.router.links.messages import PROTOCOL
 
 HEAD = """
 import os, sys, time, ray
@@ -38,14 +39,44 @@ OURS = (":ControlPlane", ":Frontend", ":Backend", "RouterActor")
 MARK = "<!-- the next version -->"
 
 
-def next_version(folder: Path) -> Path:
-    """A copy of this source tree that says so on its page."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An upgrade: from which code to which."""
+
+    name: str
+    is_from_before: bool = False
+    """From code of the version before, whose links speak the protocol before ours."""
+    is_raised: bool = False
+    """To code whose links speak a protocol after ours."""
+
+
+SAME = Step("the same protocol of links")
+FROM_BEFORE = Step("another protocol of links", is_from_before=True)
+TO_NEXT = Step("the next protocol of links", is_raised=True)
+
+
+def next_version(folder: Path, is_raised: bool = False) -> Path:
+    """A copy of this source tree that says so on its page; `is_raised`: it speaks a protocol after
+    ours too."""
     keep = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info", "tests", "docs")
     code = folder / "next"
     shutil.copytree(ROOT, code, ignore=keep, symlinks=True)
     page = code / "deployments/page/index.html"
     page.write_text(page.read_text() + MARK)
+    if is_raised:
+        _raise_protocol(code / "router/links/messages.py")
     return code
+
+
+def _raise_protocol(messages: Path) -> None:
+    """Have links speak a protocol of the next number, and ours as the one before."""
+    now = f"PROTOCOL = {PROTOCOL}\n", f"PROTOCOLS = (PROTOCOL, {PROTOCOL - 1})\n"
+    then = f"PROTOCOL = {PROTOCOL + 1}\n", f"PROTOCOLS = (PROTOCOL, {PROTOCOL})\n"
+    text = messages.read_text()
+    for before, after in zip(now, then, strict=True):
+        assert text.count(f"\n{before}") == 1, f"{messages} has no line {before!r}"
+        text = text.replace(f"\n{before}", f"\n{after}")
+    messages.write_text(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,39 +160,41 @@ def _wait(ready: Any, what: str) -> None:
         time.sleep(0.2)
 
 
-def _first(folder: Path, protocol: bool) -> AbstractContextManager[Deployed]:
-    return cluster(folder, unpack(folder) if protocol else ROOT)
+def upgraded(step: Step) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """Outcomes of requests during an upgrade and after it, and the time it took."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        first = unpack(folder) if step.is_from_before else ROOT
+        with cluster(folder, first) as deployed:
+            return _upgrade(deployed, next_version(folder, step.is_raised))
 
 
-def upgraded(protocol: bool) -> tuple[dict[str, Any], dict[str, Any], float]:
-    """Outcomes of requests during an upgrade and after it, and the time it took.
+def _upgrade(deployed: Deployed, code: Path) -> tuple[dict[str, Any], dict[str, Any], float]:
+    before = deployed.processes()
+    loading = start(deployed.server.address, "emulated", RATE_RPS, UPGRADE_S)
+    time.sleep(BEGIN_S)
+    from_s = time.monotonic()
+    deployed.deploy(code)
 
-    `protocol`: from code of the version before, whose links speak another one.
-    """
-    with tempfile.TemporaryDirectory() as name, _first(Path(name), protocol) as deployed:
-        code = next_version(Path(name))
-        before = deployed.processes()
-        loading = start(deployed.server.address, "emulated", RATE_RPS, UPGRADE_S)
-        time.sleep(BEGIN_S)
-        from_s = time.monotonic()
-        deployed.deploy(code)
+    def replaced() -> bool:
+        return not before & deployed.processes() and deployed.is_whole()
 
-        def replaced() -> bool:
-            return not before & deployed.processes() and deployed.is_whole()
-
-        _wait(replaced, "replaced")
-        took_s = time.monotonic() - from_s
-        assert deployed.shows_the_next()
-        during = finished(loading)
-        return during, load(deployed.server.address, "emulated", RATE_RPS, 3), took_s
+    _wait(replaced, "replaced")
+    took_s = time.monotonic() - from_s
+    assert deployed.shows_the_next()
+    during = finished(loading)
+    return during, load(deployed.server.address, "emulated", RATE_RPS, 3), took_s
 
 
-def measure(protocol: bool) -> Iterator[Figure]:
-    during, after, took_s = upgraded(protocol)
+def measure(step: Step) -> Iterator[Figure]:
+    during, after, took_s = upgraded(step)
     sent = during["requests"]
-    name = f"new code, {'another' if protocol else 'the same'} protocol of links"
+    name = f"new code, {step.name}"
     yield Figure(f"{name}: requests lost of {sent:,}", during["lost"], "", 0, at_most=True)
-    refused = sum(count for reason, count in during["refused"].items())
+    refused = sum(during["refused"].values())
+    for status, count in during["refused"].items():
+        example = during["messages"].get(status, "")
+        print(f"{name}: {count} refused as {status}, such as {example!r}", file=sys.stderr)
     yield Figure(f"{name}: refused", refused, "", 0, at_most=True)
     good = during["good"] / sent
     yield Figure(f"{name}: in time meanwhile", 100 * good, "%", 100 * GOOD_MIN)

@@ -82,7 +82,6 @@ class RequestLane(asyncio.Protocol):
         host, _, port = self.server.rpartition(":")
         host = host.strip("[]")
         loop = asyncio.get_running_loop()
-        self.ended.clear()
         self.headers = self.access.headers()
         context = self.access.context()
         name = None
@@ -133,6 +132,8 @@ class RequestLane(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        # Not before: an attempt that fails is followed by others.
+        self.ended.clear()
         self.transport.set_write_buffer_limits(high=BUFFER_BYTES)
         scheme = "https" if self.access.tls else "http"
         self.stream = Http2Stream(self.server, f"/{SERVICE}/{STREAM}", scheme, self.headers)
@@ -146,6 +147,7 @@ class RequestLane(asyncio.Protocol):
         for message in stream.receive(data):
             self._on_response(pb.ModelStreamInferResponse.FromString(message))
         self._write()
+        self.leaving |= stream.leaving
         if stream.closed or (self.leaving and not self.under_way):
             self.transport.abort()
         else:

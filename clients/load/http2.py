@@ -62,6 +62,9 @@ class Http2Stream:
         self.headers = headers
         self.closed = ""
         """Why it has ended."""
+        self.leaving = False
+        """The server will end this connection, and has said so: another one serves who connects
+        anew."""
         self.connection_window = WINDOW_START
         self.stream_window = WINDOW_START
         self.initial_window = WINDOW_START
@@ -189,9 +192,11 @@ class Http2Stream:
             self.closed = "the server ended the stream"
         elif kind == RESET:
             self.closed = f"the server reset the stream, code {int.from_bytes(body, 'big')}"
-        elif kind == GOAWAY and int.from_bytes(body[:4], "big") < STREAM:
+        elif kind == GOAWAY:
+            self.leaving = True
             # With a higher number it only says that no further stream may start here.
-            self.closed = "the server refused the stream"
+            if int.from_bytes(body[:4], "big") < STREAM:
+                self.closed = "the server refused the stream"
 
     def _on_settings(self, body: bytes) -> None:
         for at in range(0, len(body), 6):

@@ -53,15 +53,16 @@ def _in_sub_clusters(config: "DeploymentConfig", scenario: Scenario) -> Scenario
 
 def _check(config: "DeploymentConfig", scenario: Scenario, count: int) -> None:
     """Refuse what lives in several sub-clusters, or has backends that are counted for itself."""
+    from fermata.deployments.config.backend_groups import routers_told
+
     if config.sub_clusters.spread:
         rule = "lives in several routers, which is not simulated; leave spread out"
         refuse("sub_clusters.spread", config.sub_clusters.spread, rule)
     if scenario.backends < count:
-        rule = f"sub_clusters.count={count} needs as many backends"
-        refuse("--backends", scenario.backends, rule)
+        refuse("--backends", scenario.backends, f"{routers_told(config)} needs as many backends")
     if scenario.autoscaler is not None and scenario.epochs is None:
         rule = "with autoscaler is simulated with epochs alone; add epochs, or leave one out"
-        refuse("sub_clusters.count", count, rule)
+        raise ConfigError(f"{routers_told(config)}: {rule}")
     for each in scenario.applications:
         policy = each.policy or scenario.policy
         if POLICIES[policy].owns_backends:

@@ -55,6 +55,8 @@ class StreamLimits:
     control holds it back. This also bounds the backlog of a client that does not read."""
     age_ns_max: int = seconds(600)
     """An older stream is ended with UNAVAILABLE, so that it may reconnect elsewhere."""
+    leave_ns: int = seconds(1)
+    """One that is to end does so with no request open, or reads no more after so long."""
     stall_ns_max: int = seconds(10)
     """A client that takes no answer for so long is cut."""
     idle_ns_max: int = seconds(120)

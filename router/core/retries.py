@@ -22,7 +22,8 @@ from fermata.router.core.events import (
     count_within,
     rows_of,
 )
-from fermata.router.core.source import NO_LANES, POOL, Bid, Slot, Source, SourceTimer, own_lane
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, POOL, Bid, Source, SourceTimer, own_lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fermata.router.core.events import Request, rows_of
-from fermata.router.core.source import Slot
+from fermata.router.core.slot import Slot
 from fermata.router.policies.family import Family
 
 GAIN = 1e-9

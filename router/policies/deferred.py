@@ -11,11 +11,11 @@ from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.rate import RateMeter
 from fermata.router.core.signals import SourceDemand
+from fermata.router.core.slot import Slot
 from fermata.router.core.source import (
     NO_LANES,
     POOL_ONLY,
     Bid,
-    Slot,
     Source,
     SourceContext,
     SourceTimer,

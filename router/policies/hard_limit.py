@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Request
-from fermata.router.core.source import Slot
+from fermata.router.core.slot import Slot
 
 
 def size_within_limits(requests: Sequence[Request], slot: Slot, variant: int, size_max: int) -> int:

@@ -16,7 +16,8 @@ from fermata.router.core.sessions.table import (
     SessionTable,
     StepEnd,
 )
-from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, Source, SourceTimer, own_lane
 from fermata.router.policies.family import Family
 from fermata.router.policies.unassigned import Unassigned
 

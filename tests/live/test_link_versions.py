@@ -1,4 +1,4 @@
-"""Links between processes of this version and of the one before, each with code of its own."""
+"""Links between processes of this version, the one before and one after, each with its own code."""
 
 import subprocess
 import sys
@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.live_server import ROOT
 from benchmarks.old_code import unpack
+from benchmarks.upgrades import next_version
 from fermata.router.links.messages import PROTOCOLS
 
 pytestmark = pytest.mark.live
@@ -21,7 +22,8 @@ HEARD = "heard (('v', 1, 2),) 3"
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {"old": unpack(tmp_path_factory.mktemp("code")), "new": ROOT}
+    folder = tmp_path_factory.mktemp("code")
+    return {"old": unpack(folder), "new": ROOT, "next": next_version(folder, is_raised=True)}
 
 
 @contextmanager
@@ -42,6 +44,8 @@ def end(code: Path, role: str, address: str = "") -> Iterator["subprocess.Popen[
         ("new", "old", 0, BEFORE),
         ("old", "new", 1, BEFORE),
         ("old", "old", 0, BEFORE),
+        ("next", "new", 0, NOW),
+        ("new", "next", 1, NOW),
     ],
 )
 def test_each_version_links_with_the_other(

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from fermata.foundation.units import NEVER
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, own_lane
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Source, own_lane
 from fermata.router.policies.unassigned import Unassigned
 
 

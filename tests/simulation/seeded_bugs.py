@@ -17,7 +17,8 @@ from fermata.fault_simulator.system import NUMBER_BITS
 from fermata.foundation.errors import GoneError
 from fermata.foundation.units import ms
 from fermata.router.core.events import Batch, Blame, Verdict
-from fermata.router.core.source import Slot, Source
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import Source
 from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.messages import Fetch, Hello, Message, Returned, Submit
 from fermata.router.links.router_links import RouterLinks

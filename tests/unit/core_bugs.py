@@ -23,7 +23,7 @@ from fermata.router.core.outbox import Outbox
 from fermata.router.core.pool import Pool
 from fermata.router.core.replacement import Successor, replace_sources
 from fermata.router.core.shares import FairAdmission
-from fermata.router.core.source import Slot
+from fermata.router.core.slot import Slot
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.lane import Lane
 from fermata.router.core.matching.matcher import RULES
 from fermata.router.core.matching.standing import Standing
-from fermata.router.core.source import POOL, Slot, own_lane
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import POOL, own_lane
 
 
 class Crowder(Told):

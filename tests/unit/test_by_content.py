@@ -9,7 +9,8 @@ from fermata.foundation.units import ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Request
-from fermata.router.core.source import Slot, Source
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import Source
 from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions

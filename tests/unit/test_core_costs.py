@@ -9,7 +9,7 @@ from fermata.foundation.units import ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.margins.fixed_cost import fixed_cost_ns
 from fermata.router.core.margins.ratios import RULES, RatioWindow
-from fermata.router.core.source import Slot
+from fermata.router.core.slot import Slot
 
 
 def costs_of(p50_ms: list[float], p99_ms: list[float] | None = None) -> Costs:

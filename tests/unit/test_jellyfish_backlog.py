@@ -4,7 +4,7 @@ from fermata.foundation.units import ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Request
-from fermata.router.core.source import Slot
+from fermata.router.core.slot import Slot
 from fermata.router.policies.jellyfish.backlog import FRAMES_MAX, dnn_in_time, first_of
 
 TABLES = ([10.0, 14.0, 18.0], [15.0, 22.0, 29.0], [25.0, 40.0, 55.0])

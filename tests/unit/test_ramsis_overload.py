@@ -6,7 +6,7 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Request
-from fermata.router.core.source import Slot
+from fermata.router.core.slot import Slot
 from fermata.router.policies.ramsis.overload import in_part, quickest
 from fermata.simulator.reports.report import report
 from fermata.simulator.run import simulate

@@ -15,6 +15,12 @@ from fermata.simulator.run import Driver, simulate
 from fermata.simulator.scenario.scenario import read_scenario
 
 RATED = LoadOptions(rate_rps=300.0, duration_s=2.0)
+APART = {
+    "backend": {"device": "emulated"},
+    "backends": [{"count": 3, "models": ["little"]}, {"count": 2, "kind": "old", "slower": 2.0}],
+    "sub_clusters": {},
+}
+"""Groups that each have a router, in a file that says nothing of `sub_clusters`."""
 
 
 def application(name: str, weight: float, **more: Any) -> dict[str, Any]:
@@ -70,8 +76,7 @@ def test_groups_are_shared_out_as_they_are_live(tmp_path: Path) -> None:
 
 
 def test_groups_with_models_of_their_own_are_played_apart(tmp_path: Path) -> None:
-    groups = [{"count": 3, "models": ["little"]}, {"count": 2, "kind": "old", "slower": 2.0}]
-    given = file(tmp_path, backend={"device": "emulated"}, backends=groups, sub_clusters={})
+    given = file(tmp_path, **APART)
     scenario = load_played(given, RATED)
     assert scenario.places == (0, 0, 0, 1, 1)
     # Nobody else may serve the first one, and the second one is left to the others.
@@ -110,6 +115,10 @@ def test_applications_that_move_do_so_between_as_many(tmp_path: Path) -> None:
         ({"sub_clusters": {"count": "auto"}, "epochs": {}}, "sub_clusters.count='auto'"),
         ({"sub_clusters": {"count": 2, "spread": ["much"]}}, "sub_clusters.spread=['much']"),
         ({"autoscaler": {"maximum": 8}}, "sub_clusters.count=2: with autoscaler"),
+        (
+            {**APART, "backends": [{"count": 3}, {"count": 2}], "autoscaler": {"maximum": 8}},
+            "backends (2 groups, a router each): with autoscaler is simulated with epochs alone",
+        ),
         ({"router": {"policy": "partitioned"}}, "policy='partitioned'"),
     ],
 )
@@ -127,6 +136,12 @@ def test_what_is_not_played_is_refused_by_name(
 def test_fewer_backends_than_sub_clusters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--backends=1: sub_clusters\.count=2 needs as many"):
         load_played(file(tmp_path), LoadOptions(rate_rps=10.0, backends=1))
+
+
+def test_fewer_backends_than_groups_are_refused_by_what_the_file_has(tmp_path: Path) -> None:
+    said = r"--backends=1: backends \(2 groups, a router each\) needs as many backends"
+    with pytest.raises(ConfigError, match=said):
+        load_played(file(tmp_path, **APART), LoadOptions(rate_rps=10.0, backends=1))
 
 
 def test_a_backend_that_crashed_comes_back_where_it_was() -> None:

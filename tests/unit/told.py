@@ -4,7 +4,8 @@ from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch, Dispatch, Drop, Request
-from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Source
 
 
 class Told(Source):

@@ -154,15 +154,19 @@ class InferenceService(MemoryService):
                 del self.stream_counts[client]
 
     def leave(self) -> None:
-        """Be ready no more, and send clients elsewhere: streams end when they have their answers.
-        Requests that still come are served until `drain`."""
+        """Be ready no more. Requests that still come are served until `drain`."""
         self.readiness.leaving = True
+
+    def end_streams(self) -> None:
+        """Send clients elsewhere: streams end when they have their answers."""
         for stream in self.streams:
             stream.retire("this frontend shuts down")
 
     def drain(self) -> None:
-        """Admit no more requests."""
+        """Admit no more requests; streams end with the answers to those they have read."""
         self.driver.table.on_drain()
+        for stream in self.streams:
+            stream.stop_reading()
 
     async def watch(self) -> None:
         """Cut clients that do not read and end idle streams, for as long as the server runs."""

@@ -40,6 +40,8 @@ from fermata.foundation.ports import (
 from fermata.foundation.units import ms
 
 BACKLOG = 1024
+ASKED = 0.1
+"""Share of the time to drain in which clients may leave by themselves; then their streams end."""
 ADMITTED = 0.5
 """Share of the time to drain in which requests are still admitted; the rest is for answers."""
 LOOK_REST = 20
@@ -190,14 +192,14 @@ class FrontendServer:
         """Send clients elsewhere, finish what is in flight, and close.
 
         gRPC tells clients first that their connections end: a stream that was ended before that
-        would be begun anew right here. What they have sent by then is served.
+        would be begun anew right here. Those who heed it leave, and what others send is served.
         """
         drain_s = self.options.drain_ns / 1e9
         grpc_ends = asyncio.ensure_future(self._grpc.stop(drain_s))
-        # It begins before streams end.
-        await asyncio.sleep(0)
         self.service.leave()
-        asyncio.get_running_loop().call_later(ADMITTED * drain_s, self.service.drain)
+        loop = asyncio.get_running_loop()
+        loop.call_later(ASKED * drain_s, self.service.end_streams)
+        loop.call_later(ADMITTED * drain_s, self.service.drain)
         for watch in self._watches:
             watch.cancel()
         if self._http is not None and self._http_task is not None:

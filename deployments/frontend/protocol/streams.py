@@ -70,6 +70,8 @@ class ClientStream:
         self.read_at_ns = time.monotonic_ns()
         self.finished = False
         """The client has sent its last request."""
+        self.taking = False
+        """A request has been read, and is not open yet."""
         self.retired = ""
         """Reason for ending a stream that its client would continue."""
         self.has_answers = asyncio.Event()
@@ -80,7 +82,8 @@ class ClientStream:
         self.reader = reader = asyncio.ensure_future(self._read())
         writer = asyncio.ensure_future(self._write())
         old = f"the stream is {self.limits.age_ns_max / 1e9:g} s old"
-        timer = reader.get_loop().call_later(self.limits.age_ns_max / 1e9, self.retire, old)
+        self.loop = loop = reader.get_loop()
+        self.timer = loop.call_later(self.limits.age_ns_max / 1e9, self.retire, old)
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
             if reader.done() and not reader.cancelled():
@@ -92,26 +95,39 @@ class ClientStream:
                 message = f"{self.retired}: reconnect, and send open requests again"
                 await self.context.abort(grpc.StatusCode.UNAVAILABLE, message)
         finally:
-            timer.cancel()
+            self.timer.cancel()
             reader.cancel()
             writer.cancel()
             for rid in tuple(self.open):
                 self.driver.cancel(rid)
 
     def retire(self, reason: str) -> None:
-        """Read no more; after its last answer, the client is asked to reconnect."""
-        self.retired = reason
+        """Ask the client to reconnect, once it has all its answers: what it sends until then is
+        served. Where some request is always open, read no more after a while."""
+        if not self.retired:
+            self.retired = reason
+            self.timer.cancel()
+            self.timer = self.loop.call_later(self.limits.leave_ns / 1e9, self.stop_reading)
+            self.has_answers.set()
+
+    def stop_reading(self) -> None:
+        """Have the stream end with the answers to what has been read."""
         self.reader.cancel()
 
     async def _read(self) -> None:
         context, limit = self.context, self.limits.in_flight_max
         while True:
+            self.taking = False
+            if self.retired:
+                # What was just read may have been refused, and nothing else be open.
+                self.has_answers.set()
             while len(self.open) + len(self.ready) >= limit:
                 self.room.clear()
                 await self.room.wait()
             raw = await context.read()
             if raw is grpc.aio.EOF:
                 return
+            self.taking = True
             await self.on_message(len(raw))
             known = self.repeats.find(raw)
             if known is not None:
@@ -192,7 +208,8 @@ class ClientStream:
                 await context.write(ready.popleft())
                 self.room.set()
             self.writing_since_ns = NEVER
-            if self.finished and not self.open:
+            done = self.finished or (self.retired and not self.taking)
+            if done and not self.open:
                 return
             self.has_answers.clear()
             await self.has_answers.wait()

@@ -11,7 +11,8 @@ from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.standing import Standing
 from fermata.router.core.matching.view import RankView
 from fermata.router.core.outbox import Outbox
-from fermata.router.core.source import POOL, Bid, Slot, Source
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import POOL, Bid, Source
 from fermata.router.core.timers import Timers
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, Request
-from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, SourceContext
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Source, SourceContext
 
 
 @dataclass(frozen=True, slots=True)

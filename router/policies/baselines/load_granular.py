@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from fermata.foundation.units import SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, SourceContext
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Source, SourceContext
 from fermata.router.policies.central.pool_tables import PoolTables
 from fermata.router.policies.family import Family
 from fermata.router.policies.hard_limit import size_within_limits, who_allow

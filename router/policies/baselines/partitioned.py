@@ -10,7 +10,8 @@ from typing import Final
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Slot, own_lane
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, own_lane
 from fermata.router.policies.baselines.routed_on_arrival import RoutedOnArrival
 from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import learn_slo_ns, size_for_half

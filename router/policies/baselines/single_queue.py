@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, Source, SourceContext
 from fermata.router.policies.family import Family
 from fermata.router.policies.routing.instance import Instances
 from fermata.router.policies.routing.mix import read_mix

@@ -11,15 +11,8 @@ from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.rate import RateMeter
 from fermata.router.core.signals import SourceDemand
-from fermata.router.core.source import (
-    NO_LANES,
-    POOL_ONLY,
-    Bid,
-    Slot,
-    Source,
-    SourceContext,
-    SourceTimer,
-)
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Source, SourceContext, SourceTimer
 from fermata.router.policies.central.accuracy_hull import Point, concave_hull, reachable
 from fermata.router.policies.central.constrained_queue import ConstrainedQueue
 from fermata.router.policies.central.load_filter import LoadFilter

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Request
-from fermata.router.core.source import Slot
+from fermata.router.core.slot import Slot
 
 FRAMES_MAX = 64
 """Frames, by deadline, that the choice goes by: those behind wait for several batches in any case,

@@ -8,7 +8,8 @@ from typing import ClassVar
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Advise, Batch, ClientReport, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, Source, SourceTimer, own_lane
 from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.backlog import FRAMES_MAX, dnn_in_time, first_of

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Request
-from fermata.router.core.source import Slot, SourceContext
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import SourceContext
 from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.lookahead.values import Choice
 

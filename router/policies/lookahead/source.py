@@ -12,7 +12,8 @@ from typing import ClassVar
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, Compute, DropReason, Request
 from fermata.router.core.signals import Promise
-from fermata.router.core.source import NO_LANES, Bid, Slot, SourceContext
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, SourceContext
 from fermata.router.policies.central.accuracy_hull import concave_hull
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.running_work import RunningWork

@@ -4,7 +4,8 @@ from typing import Final
 
 from fermata.router.core.events import Batch
 from fermata.router.core.queries.aim import BatchAim
-from fermata.router.core.source import Slot, SourceContext
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import SourceContext
 from fermata.router.policies.deferred_kinds import KindCandidate
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family

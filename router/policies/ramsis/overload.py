@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Request
-from fermata.router.core.source import Slot
+from fermata.router.core.slot import Slot
 from fermata.router.policies.hard_limit import size_within_limits, who_allow
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from fermata.router.core.events import Batch, Request
 from fermata.router.core.signals import Promise
-from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, own_lane
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, Source, SourceContext, own_lane
 from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.laws import check_queue
 from fermata.router.policies.ramsis.options import RamsisOptions

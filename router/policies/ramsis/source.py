@@ -9,7 +9,8 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, Compute, DropReason, Request
 from fermata.router.core.signals import Promise
-from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, Source, SourceTimer, own_lane
 from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.hard_limit import size_within_limits, who_allow

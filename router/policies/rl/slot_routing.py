@@ -10,7 +10,8 @@ import numpy as np
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Slot, SourceTimer
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, SourceTimer
 from fermata.router.policies.family import Family
 from fermata.router.policies.rl.batching import batch_size
 from fermata.router.policies.rl.checkpoint import Checkpoint

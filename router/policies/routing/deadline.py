@@ -6,7 +6,8 @@ from math import sqrt
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, SourceTimer
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, Source, SourceContext, SourceTimer
 from fermata.router.core.timers import Timer
 from fermata.router.policies.family import Family
 from fermata.router.policies.routing.instance import Instance, Instances

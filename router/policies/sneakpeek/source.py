@@ -4,15 +4,8 @@ from collections.abc import Sequence
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, Estimate, Request
-from fermata.router.core.source import (
-    NO_LANES,
-    Bid,
-    Slot,
-    Source,
-    SourceContext,
-    SourceTimer,
-    own_lane,
-)
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import NO_LANES, Bid, Source, SourceContext, SourceTimer, own_lane
 from fermata.router.policies.family import Family
 from fermata.router.policies.sneakpeek.estimator import Estimator
 from fermata.router.policies.sneakpeek.options import SneakPeekOptions, usual_window_ns

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fermata.foundation.units import SECOND
-from fermata.router.core.costs import NO_ROOM_NS
+from fermata.router.core.costs import NO_ROOM_NS, VariantCost
+from fermata.router.core.queries.means import mean_times
 from fermata.router.core.queries.pipeline import Pipeline
 
 STEP: Final = 8
@@ -16,8 +17,10 @@ class StageBudget:
     """The target batch of one application, and the time that it takes of a query's."""
 
     __slots__ = (
+        "cost",
         "lead_ns",
         "makers",
+        "mean_ns",
         "other_ns",
         "other_size",
         "pace",
@@ -32,6 +35,10 @@ class StageBudget:
     def __init__(self, plan_ns: Sequence[int], rps: float = 0.0, turns: int = 1) -> None:
         self.plan_ns = plan_ns
         """Planned run times by batch size; index 0 is unused."""
+        self.cost: VariantCost | None = None
+        """The costs that these are of; None: they are all that is known."""
+        self.mean_ns: Sequence[float] = plan_ns
+        """Mean run times by batch size, as of the last choice."""
         self.rps = rps
         """Requests a second."""
         self.turns = turns
@@ -53,6 +60,15 @@ class StageBudget:
         """Mean backend time of one request in it."""
         self.quick_ns = 0
         """Planned run time of the target batch with the quickest variant; 0: there is one alone."""
+
+    def use(self, cost: VariantCost) -> None:
+        """Plan with these costs from now on."""
+        self.cost, self.plan_ns = cost, cost.plan_ns
+
+    def restart(self) -> None:
+        """Begin to choose the target batch: with one request, by what batches take on average."""
+        self.size = 1
+        self.mean_ns = self.plan_ns if self.cost is None else mean_times(self.cost)
 
     @property
     def runs(self) -> bool:
@@ -111,23 +127,28 @@ class StageBudget:
     def next_size(self) -> int:
         """The next larger batch to try; the same where none costs less for each request.
 
-        Margins are learnt by octave: one size may seem to cost more for each request than those on
-        either side of it. What lies beyond such a step is reached in one go.
+        Run times are learnt by octave: one size may seem to cost more for each request than those
+        on either side of it. What lies beyond such a step is reached in one go.
         """
         size = larger = self.size
-        each_ns, plan_ns = self.each_ns, self.plan_ns
-        last, cheaper = len(plan_ns) - 1, list[int]()
+        mean_ns = self.mean_ns
+        each_ns = mean_ns[size] / size
+        last, cheaper = len(mean_ns) - 1, list[int]()
         while larger < last:
             larger = min(larger + 1 + larger // STEP, last)
-            if plan_ns[larger] < larger * each_ns:
+            if mean_ns[larger] < larger * each_ns:
                 if not cheaper and larger <= size + 1 + size // STEP:
                     return larger
                 cheaper.append(larger)
         return max(cheaper, key=self.gain, default=size)
 
     def gain(self, size: int) -> float:
-        """Backend time saved a second by such batches, over the time that they cost a query."""
-        saved = (self.rps or 1.0) * (self.each_ns - self.plan_ns[size] / size)
+        """Backend time saved a second by such batches, over the time that they cost a query.
+
+        Deadlines need margins. Backend time does not.
+        """
+        mean_ns = self.mean_ns
+        saved = (self.rps or 1.0) * (mean_ns[self.size] / self.size - mean_ns[size] / size)
         return saved / max(1, self.needs_ns(size) - self.needs_ns(self.size))
 
 
@@ -167,7 +188,7 @@ def groups_of(pipelines: Sequence[Pipeline]) -> list[list[int]]:
 
 def _fit(pipelines: Timed, budgets: Mapping[int, StageBudget]) -> None:
     for budget in budgets.values():
-        budget.size = 1
+        budget.restart()
     while True:
         best: tuple[float, StageBudget, int] | None = None
         for application, budget in budgets.items():

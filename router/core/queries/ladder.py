@@ -9,6 +9,7 @@ two of them is best used by a mix of both, which differ in one stage alone.
 from collections.abc import Mapping, Sequence
 
 from fermata.foundation.units import SECOND
+from fermata.router.core.costs import VariantCost
 from fermata.router.core.queries.budgets import StageBudget, Timed, as_long, fit
 from fermata.router.core.queries.flow import Flow
 from fermata.router.core.queries.speeds import StageSpeeds
@@ -55,9 +56,13 @@ class Ladder:
         self.turn = 0
         """The rung whose batches are fitted next, beside the one that serves."""
 
+    def cost(self, application: int, place: int) -> VariantCost:
+        """Costs of a choice."""
+        return self.speeds.cost(application, self.choices[application][place][0])
+
     def plan_ns(self, application: int, place: int) -> Sequence[int]:
         """Planned run times of a choice."""
-        return self.speeds.cost(application, self.choices[application][place][0]).plan_ns
+        return self.cost(application, place).plan_ns
 
     def accuracy(self, flow: Flow, places: Mapping[int, int]) -> float:
         """Accuracy of a whole pipeline with such variants. Stages without a choice count as right,
@@ -88,7 +93,7 @@ class Ladder:
     def set(self, rung: Rung) -> None:
         """Have the budgets be those of a rung."""
         for application, place in rung.places.items():
-            self.budgets[application].plan_ns = self.plan_ns(application, place)
+            self.budgets[application].use(self.cost(application, place))
         for application, size in rung.sizes.items():
             budget = self.budgets[application]
             budget.size = min(size, len(budget.plan_ns) - 1)

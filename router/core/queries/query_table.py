@@ -354,7 +354,7 @@ class QueryTable:
         for application, budget in budgets.items():
             budget.rps, budget.makers = 0.0, []
             budget.share, budget.quick_ns = 0.0, 0
-            budget.plan_ns = self.speeds.cost(application, self.serving[application]).plan_ns
+            budget.use(self.speeds.cost(application, self.serving[application]))
         for flow in self.flows:
             flow.demand(budgets)
             if flow.pipeline.called:

@@ -74,17 +74,18 @@ class DoorShares:
 
     def yields(self, now_ns: int, query: Query) -> bool:
         """Whether others go before this query's party."""
-        admissions = [
-            each
-            for each in map(self.engine.admissions.__getitem__, self.applications)
-            if isinstance(each, FairAdmission)
-        ]
         if now_ns >= self.look_at_ns:
-            self.level = self._level(now_ns, admissions) if self._is_scarce(now_ns) else inf
+            scarce = self._is_scarce(now_ns)
+            self.level = self._level(now_ns, self._admissions()) if scarce else inf
         if self.level == inf:
             return False
+        admissions = self._admissions()
         party, urgent = query.tenant or query.client, query.priority == HIGHEST
         return sum(each.lately(now_ns, party, urgent) for each in admissions) >= self.level
+
+    def _admissions(self) -> list[FairAdmission]:
+        found = map(self.engine.admissions.__getitem__, self.applications)
+        return [each for each in found if isinstance(each, FairAdmission)]
 
     def _is_scarce(self, now_ns: int) -> bool:
         """Whether many were lately refused; a good time to forget those before."""

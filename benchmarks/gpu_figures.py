@@ -33,6 +33,7 @@ from fermata.clients.wire.tensors import (
 )
 from fermata.deployments.backend.execution.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
+from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
 
 MODELS = ("resnet50", "mobilenet_v3_large", "vit_b_16")
@@ -125,7 +126,7 @@ def due(rate: float, total_ns: int, targets: int, seed: int) -> SendTimes:
 def worst_share(
     ledger: LoadLedger, targets: Sequence[Target], from_ns: int, own: Sequence[int] = ()
 ) -> float:
-    """Of good answers, of the target that fared worst among all, or the `own` ones."""
+    """Share of good answers at the target that fared worst, among all or the `own` ones."""
     latency_ns = ledger.answered_ns - ledger.scheduled_ns
     counted = ledger.scheduled_ns >= from_ns
     shares: list[float] = []
@@ -363,6 +364,10 @@ def three_figures(
 
 
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError("torch finds no GPU here: run it on a box with one (docs/gpu.md)")
     ours: dict[str, float] = {}
     for figure in _measure(parts, quick, ours):
         ours[figure.figure] = figure.value

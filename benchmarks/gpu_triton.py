@@ -56,10 +56,10 @@ AIM = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is to be swept."""
+    """Models whose settings are swept together."""
 
     name: str
-    """Of our own figure."""
+    """Name of our own figure that this one stands beside."""
     networks: Sequence[Network]
     settings: Sequence[Setting]
     middle: Setting

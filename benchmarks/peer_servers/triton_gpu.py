@@ -45,7 +45,7 @@ QUEUE = 0.7
 """A request is refused when it has been queued for this share of the SLO."""
 START_S = 240.0
 STREAMS = 31
-"""Of each sender, with no divisor in common with the number of senders."""
+"""Each sender opens so many; it has no divisor in common with the number of senders."""
 OPTIONS = (
     "--backend-config=python,shm-default-byte-size=67108864",
     "--backend-config=python,stub-timeout-seconds=200",

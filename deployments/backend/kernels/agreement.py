@@ -10,7 +10,7 @@ BOUND = 0.02
 """Largest difference of a score, relative to the largest score: fp16 rounds to 11 bits, and a
 network of fifty layers adds up what it has rounded."""
 BOUND_MAX = 0.1
-"""Of a network that moves its answers further than that, nothing could be told."""
+"""Rounding that moves answers further than that would hide a wrong way."""
 SLACK = 2.0
 """Two ways that are each as far from the exact answer may be on either side of it."""
 

@@ -69,7 +69,8 @@ class ModelStore:
         self.opened: dict[str, Model | None] = {}
         """Models in host memory, by variant; None where only code and libraries are."""
         self.hurried: list[GraphRunner] = []
-        """Loaded while clients waited, with the graphs that they needed at once."""
+        """Loaded while clients waited, or beside a process that serves, with the graphs that are
+        needed at once."""
         self.tuning = None if on_host else self._tuning()
         """Set if other kernels than the plain ones are tried."""
 
@@ -126,7 +127,7 @@ class ModelStore:
         if isinstance(inner, GraphRunner) and inner.finer and not inner.eager:
             self.hurried.append(inner)
         if self.tuning is not None:
-            self.tuning.add(spec, runner, later=self.pace.hurries)
+            self.tuning.add(spec, runner, later=self.pace.puts_off)
         self.loads.add(spec.name, time.monotonic_ns() - from_ns)
         return runner
 

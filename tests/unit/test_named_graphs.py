@@ -251,6 +251,23 @@ def test_only_runners_with_sizes_left_are_finished_later(
     assert store.hurried == [left]
 
 
+def test_beside_a_process_that_serves_few_sizes_are_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beside = Pace(lambda: True, lambda _: None)
+    spare = Replays(network(), 6, INPUTS, beside)
+    assert (spare.sizes, spare.finer) == ([1, 2, 3, 4, 6], [5])
+    store = ModelStore(StoreOptions((ModelSpec("model", "", 6),)))
+    store.pace = beside
+    put_off: list[bool] = []
+    monkeypatch.setattr(
+        store, "tuning", SimpleNamespace(add=lambda *_, later: put_off.append(later))
+    )
+    monkeypatch.setattr(model_store, "load_runner", lambda *_, **__: spare)
+    store.load("model")
+    assert (store.hurried, put_off) == ([spare], [True])
+
+
 def test_inputs_are_checked_while_another_model_is_swapped_in() -> None:
     space = SwapSpace(lambda spec: Replays(network(), spec.batch_size_max, INPUTS))
     first, second = (SwappingRunner(ModelSpec(name, "", 2), space) for name in ("a", "b"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fermata.deployments.backend.execution.pace import LOOK_S, REST, Pace
+from fermata.deployments.backend.execution.pace import LOOK_S, REST_BESIDE, Pace
 
 
 def test_a_process_alone_never_rests() -> None:
@@ -14,7 +14,7 @@ def test_a_process_alone_never_rests() -> None:
 def test_beside_another_it_rests_in_proportion() -> None:
     rests: list[float] = []
     Pace(lambda: True, rests.append).rest(0.1)
-    assert sum(rests) == pytest.approx(REST * 0.1)
+    assert sum(rests) == pytest.approx(REST_BESIDE * 0.1)
 
 
 def test_a_rest_ends_when_the_other_is_gone() -> None:
@@ -22,3 +22,11 @@ def test_a_rest_ends_when_the_other_is_gone() -> None:
     serves = [True, True, False]
     Pace(lambda: serves.pop(0), rests.append).rest(2.0)
     assert rests == [LOOK_S, LOOK_S]
+
+
+def test_beside_another_what_serving_does_not_need_is_put_off() -> None:
+    assert not Pace().puts_off
+    assert Pace(lambda: True).puts_off
+    hasty = Pace()
+    hasty.hurries = True
+    assert hasty.puts_off

@@ -193,10 +193,11 @@ class GraphRunner:
         needed, finer = capture_order(self.sizes)
         for size in needed:
             self._capture_one(size, pool)
-        left_s = 0.0 if self.pace.hurries else FINER_S
+        puts_off = self.pace.puts_off
+        left_s = 0.0 if puts_off else FINER_S
         while finer and left_s > 0.0:
             left_s -= self._capture_one(finer.pop(0), pool)
-        self.finer = finer if self.pace.hurries else []
+        self.finer = finer if puts_off else []
 
     def _go_eager(self, error: CaptureError) -> Sequence[Tensor]:
         """Launch kernels one by one from now on; returns what they gave."""

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from typing import Final
 
 REST: Final = 4.0
-"""Times what a step took: two processes on a GPU take turns, and each turn delays a batch."""
+"""Times what a step took, in a process that serves meanwhile."""
+REST_BESIDE: Final = 20.0
+"""The same beside a process that serves: two processes on a GPU take turns, and batches that meet
+a step take several times as long. So few may that nobody plans by them."""
 
 LOOK_S: Final = 0.05
 """How often a rest looks whether it may end."""
@@ -25,10 +28,15 @@ class Pace:
         self.hurries = False
         """Clients wait for this process: what can be done while it serves is left for later."""
 
+    @property
+    def puts_off(self) -> bool:
+        """Whether only what serving needs is to be done now, and the rest once this one serves."""
+        return self.hurries or self.is_beside()
+
     def rest(self, took_s: float) -> None:
         """Called after a step that kept the device busy for so long; ends when nobody else is
         served any more."""
-        left_s = REST * took_s
+        left_s = REST_BESIDE * took_s
         while left_s > 0.0 and self.is_beside():
             self.sleep(min(left_s, LOOK_S))
             left_s -= LOOK_S

@@ -5,9 +5,10 @@ import queue
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,12 @@ class BackgroundTuning:
         runner = innermost(runner)
         if not isinstance(runner, GraphRunner) or runner.eager:
             return
-        if later or not self._use_known(spec, runner):
+        if later or not self._use_known(spec, runner, lambda _: None):
             self.waiting.put((spec, runner))
 
-    def _use_known(self, spec: ModelSpec, runner: GraphRunner) -> bool:
+    def _use_known(
+        self, spec: ModelSpec, runner: GraphRunner, sleep: Callable[[float], None] = time.sleep
+    ) -> bool:
         """Whether an earlier start has chosen; that is used then, where it works."""
         choice = load_choice(self._path(spec)) if is_lasting(spec) else None
         if choice is None:
@@ -77,7 +80,7 @@ class BackgroundTuning:
             if not all(ways[COMPILED].has(size) for size in used):
                 # Clients would wait for the compiler.
                 return False
-            KernelTuner(runner, builds_of(), sleep=lambda _: None, sized=ways).apply(choice)
+            KernelTuner(runner, builds_of(), sleep=sleep, sized=ways).apply(choice)
         # What worked before may not now; the plain way does.
         except Exception as error:
             self._give_up(spec, error)

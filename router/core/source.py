@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from fermata.router.core.costs import Costs
+from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import (
     Apart,
     Batch,
@@ -15,6 +16,7 @@ from fermata.router.core.events import (
 from fermata.router.core.lead import Lead
 from fermata.router.core.outbox import Outbox
 from fermata.router.core.pool import Pool
+from fermata.router.core.precedence import Precedence
 from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.signals import Promise, Signals
 from fermata.router.core.slot import Slot
@@ -180,6 +182,10 @@ class Source:
         """It could not be carried out; ask again, but not at once."""
         return NO_LANES
 
+    def losses(self) -> DeadlineQueue | None:
+        """The queue whose losses bring its bids forward (`Precedence`); None: nothing does."""
+        return None
+
     def queued_places(self) -> int:
         """Places that the requests in its queue would take; 0 where it does not tell."""
         return 0
@@ -226,7 +232,7 @@ class Source:
 class SourceContext:
     """The rank as its sources see it."""
 
-    __slots__ = ("costs", "leads", "outbox", "pool", "signals", "timers")
+    __slots__ = ("costs", "leads", "outbox", "pool", "precedence", "signals", "timers")
 
     def __init__(
         self, costs: Costs, timers: Timers, outbox: Outbox, leads: list[Lead] | None = None
@@ -237,6 +243,8 @@ class SourceContext:
         self.signals = Signals()
         self.pool = Pool()
         """The pool of the backends that no source owns."""
+        self.precedence = Precedence()
+        """Among those who bid for them."""
         self.leads: list[Lead] = [] if leads is None else leads
         """By application, whichever rank serves it."""
 

@@ -104,6 +104,7 @@ class ModelThread(Source):
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
+        desk.precedence.join(self.queue, of_request=False)
         self._plan_for(self.kind)
 
     def _plan_for(self, kind: int) -> None:
@@ -117,6 +118,7 @@ class ModelThread(Source):
 
     def on_leave(self) -> None:
         self._set_demand(0.0)
+        self.desk.precedence.leave(self.queue)
 
     # Events
 
@@ -189,6 +191,9 @@ class ModelThread(Source):
         for candidate in self.candidates.values():
             candidate.hold = HoldSizes(1)
         return self._anew(now_ns)
+
+    def losses(self) -> DeadlineQueue:
+        return self.queue
 
     def queued_places(self) -> int:
         return self.queue.rows
@@ -385,13 +390,13 @@ class ModelThread(Source):
         rps = self.rate.rps
         if rps <= 0.0:
             return
-        options = self.options
+        if self.desk.precedence.mixed:
+            self.desk.precedence.tell(self.queue, self.slo_ns - self.lead.ns(1), self.plan_ns)
         if self.mixed:
             self._aim_by_kind(rps)
             return
-        target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
-        self.target = target
-        self.window = max(1, int(options.drop_window * target))
+        self.target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
+        self.window = max(1, int(self.options.drop_window * self.target))
         self._set_demand(rps)
         self._set_hold(rps)
 

@@ -101,11 +101,14 @@ class BidMatcher(RankView):
             self.timers.arm(standing, look_at_ns)
         if not ripe:
             return False
+        key, losses = bid.key, standing.losses
+        if losses is not None and losses.lost > 0.0:
+            key -= self.precedence.ahead_ns(losses)
         if standing.ripe_stamp == 0:
             standing.ripe_since_ns = now_ns
-        elif standing.key == bid.key and not bid.again:
+        elif standing.key == key and not bid.again:
             return False
-        standing.key = bid.key
+        standing.key = key
         return True
 
     # Backends that can be had

@@ -26,6 +26,7 @@ class Standing(Timer):
         "index",
         "key",
         "lane",
+        "losses",
         "narrow",
         "party",
         "passed",
@@ -51,6 +52,7 @@ class Standing(Timer):
         self.narrow = self.index != lane.index
         self.party: TimeParty | None = None
         """Its part in the lane's time, where that is shared."""
+        self.losses = source.losses()
         self.bid: Bid | None = None
         self.armed_at_ns = 0
         self.key = 0

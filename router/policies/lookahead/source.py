@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from fermata.foundation.units import NEVER
+from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, Compute, DropReason, Request
 from fermata.router.core.signals import Promise
 from fermata.router.core.slot import Slot
@@ -74,6 +75,8 @@ class LookaheadQueue(CentralQueue):
         """When the newest request arrived."""
         self.wanted = 0
         """Size of the batch that is held for."""
+        self.room_ns = 0
+        """In overload: what a whole batch takes longer than one request."""
         self.looked_at = 0
         """Requests that leave the bid as it is, as long as fewer than so many wait."""
 
@@ -82,10 +85,15 @@ class LookaheadQueue(CentralQueue):
         self.stake = self.market.join()
         self.table, self.marks, self.asked = None, (), None
         super().attach(desk)
+        desk.precedence.join(self.queue, of_request=True)
 
     def on_leave(self) -> None:
         super().on_leave()
         self.market.leave(self.stake)
+        self.desk.precedence.leave(self.queue)
+
+    def losses(self) -> DeadlineQueue:
+        return self.queue
 
     # Events
 
@@ -106,6 +114,8 @@ class LookaheadQueue(CentralQueue):
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         bid = super().bid(now_ns, lane)
+        if bid is not None and len(self.queue) > 0:
+            bid.key -= self.room_ns
         self.looked_at = 0
         if bid is not None and bid.ripe_at_ns > now_ns:
             self.looked_at = self.wanted
@@ -205,6 +215,9 @@ class LookaheadQueue(CentralQueue):
             self.gap_ns = self.hull[0].each_ns / self.backends
         self.stake.offer(points)
         self.market.set_end(self.stake, float(self.end_in_ns))
+        if self.desk.precedence.mixed:
+            cheapest = self.tables[self.hull[0].variant]
+            self.desk.precedence.tell(self.queue, self.end_in_ns, cheapest)
         busy = self.hull[0].each_ns / self.gap_ns if self.arrivals.gap_ns > 0.0 else 0.0
         self.demand.set(self.signals, busy if self.rate.rps > 0.0 else 0.0)
         self._follow_load()
@@ -399,6 +412,8 @@ class LookaheadQueue(CentralQueue):
             if choice is None or dropped <= choice[3]:
                 return
             self.outbox.drop(queue.pop(), DropReason.WINDOW)
+            if self.desk.precedence.mixed:
+                queue.lost = after_loss(queue.lost)
             self._count_waiting()
 
     def _filled(self, variant: int, size: int, limit: int, left_ns: float) -> Batch | None:
@@ -436,7 +451,7 @@ class LookaheadQueue(CentralQueue):
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
         if len(self.queue) + len(self.constrained) == 0:
             return
-        waiting = len(self.queue)
+        waiting, self.room_ns = len(self.queue), 0
         if self.overloaded or self.queue.lost > LOSSES.losing:
             # Rather some whole batches than many small ones.
             self.window = max(1, min(self.hull[0].size, waiting // 2))
@@ -450,6 +465,7 @@ class LookaheadQueue(CentralQueue):
         """Drop heads that leave no room for the largest batch of the cheapest variant."""
         queue, table = self.queue, self.tables[self.hull[0].variant]
         window = overload_window(queue, table, start_at_ns, self.backends)
+        self.room_ns = table[window] - table[1] if self.desk.precedence.mixed else 0
         end_at_ns = start_at_ns + table[window]
         while queue.rows >= window > 1 and queue.first().deadline_ns < end_at_ns:
             self.outbox.drop(queue.pop(), DropReason.WINDOW)

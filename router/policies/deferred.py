@@ -273,8 +273,12 @@ class ModelThread(Source):
         if candidate.kind != self.kind:
             spare = desk.free_backends(self, kind_lane(candidate.kind)) > offered
             return candidate.form(queue, start_at_ns, spare)
+        waiting = len(queue)
         candidate.size = self._prune(start_at_ns, self._has_spare(start_at_ns, offered))
         candidate.first = queue.head
+        if len(queue) < waiting:
+            # Another batch: how long the one before was ripe tells nothing of its wait.
+            candidate.bid.ripe_at_ns = 0
         return candidate.size
 
     def _has_spare(self, start_at_ns: int, offered: int) -> bool:
@@ -444,10 +448,17 @@ class ModelThread(Source):
 
     def _is_idle(self) -> bool:
         """Whether nobody is held, whatever the size."""
-        options, backends = self.options, self.desk.backends_for(self)
+        options, backends = self.options, self._able_backends()
         # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
         idle = not backends or self.signals.demand / backends < options.auto_load
         return options.hold == "eager" or (options.hold == "auto" and idle)
+
+    def _able_backends(self) -> int:
+        """Backends that can be in time; idle ones that cannot do not make the others less busy."""
+        if not self.mixed:
+            return self.desk.backends_for(self)
+        able = [each.kind for each in self.candidates.values() if each.is_able(self.slo_ns)]
+        return sum(map(self.desk.backends_of_kind, able))
 
     def _quiet_rps(self, rps: float) -> float | None:
         """The rate after lulls, where arrivals come in bursts."""

@@ -76,13 +76,16 @@ class KindCandidate:
         """Where it begins in the queue's `items`."""
         self.size = 0
 
+    def is_able(self, slo_ns: int) -> bool:
+        """Whether a request alone is in time."""
+        return self.cost.plan_ns[1] <= slo_ns
+
     def capacity_rps(self, backends: int, slo_ns: int) -> float:
         """The rate of so many backends with batches of the target's size; 0 where none is fast
         enough."""
-        plan_ns = self.cost.plan_ns
-        if plan_ns[1] > slo_ns:
+        if not self.is_able(slo_ns):
             return 0.0
-        return backends * self.target * SECOND / plan_ns[self.target]
+        return backends * self.target * SECOND / self.cost.plan_ns[self.target]
 
     def form(self, queue: DeadlineQueue, start_at_ns: int, spare: bool) -> int:
         """Choose the batch that could start then; returns its size.

@@ -191,3 +191,27 @@ def test_idle_backends_of_no_use_leave_nothing_to_spare(policy: str) -> None:
     alone = played(scenario_of([{"count": 1, "kind": "fast"}], **load))
     beside = played(scenario_of([useless, {"count": 1, "kind": "fast"}], **load))
     assert beside.bad_rate <= alone.bad_rate + 0.02
+
+
+@pytest.mark.parametrize("hold", ["deferred", "auto"])
+def test_idle_backends_of_no_use_do_not_make_batches_small(hold: str) -> None:
+    """In overload a batch that is ripe for long has others dropped in front of it; a wait that was
+    learnt from that had batches leave with two or three requests."""
+
+    def bad_rate(groups: list[object]) -> float:
+        given = scenario_of(
+            groups,
+            slo_ms=23,
+            rate_rps=1_800,
+            arrivals={"process": "periodic", "phase": "staggered"},
+            policy_options={"hold": hold},
+        )
+        flat = {"name": "flat", "alpha_ms": 0.4, "beta_ms": 10.6}
+        given["applications"][0] |= {
+            "clients": [{"count": 120, "fps": 15}],
+            "variants": [flat],
+        }
+        return played(given).bad_rate
+
+    fast = {**FAST, "count": 2}
+    assert bad_rate([fast, {**SLOW, "count": 6}]) <= bad_rate([fast]) + 0.02

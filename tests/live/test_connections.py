@@ -204,6 +204,8 @@ def test_grpc_connections_have_a_limit_too(running: Running) -> None:
 
 def test_one_address_does_not_take_all_grpc_connections(running: Running) -> None:
     port = running.frontend.server.grpc_port
+    # Those of the test before would take places of the greedy ones.
+    wait_for(lambda: not running.frontend.server.connections.here, 10)
     with ExitStack() as inside:
         greedy = [inside.enter_context(connect(running, port, "127.0.0.9")) for _ in range(MOST)]
         # Those above the limit of the address are cut, and not those before them.

@@ -1,4 +1,4 @@
-"""Who goes first where not everyone can be served, whichever policies serve them.
+"""Order of applications where not everyone can be served, whichever policies serve them.
 
 Bids of one policy compare by their latest starts. Those of two do not: one names the start of a
 whole batch, the other that of its first request, and the loser loses nearly everything. So an

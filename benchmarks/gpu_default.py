@@ -14,7 +14,9 @@ PARTS = {"resnets": "ResNet-18, ResNet-50 and ResNet-152 on one GPU"}
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     # Not above: processes of a load import this module anew, and those imports take seconds.
     from benchmarks.gpu_default_figures import resnets
+    from benchmarks.gpu_models import need_gpu
 
+    need_gpu()
     yield from resnets(quick)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.figures import Figure
-from benchmarks.gpu_models import SHAPE, Offline, frames, pixels, prepare
+from benchmarks.gpu_models import SHAPE, Offline, frames, need_gpu, pixels, prepare
 from benchmarks.gpu_server import SENDERS as SENDERS_ROLE
 from benchmarks.gpu_server import GpuServer, Spent
 from fermata.clients.frames import encode_jpeg
@@ -33,7 +33,6 @@ from fermata.clients.wire.tensors import (
 )
 from fermata.deployments.backend.execution.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
-from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
 
 MODELS = ("resnet50", "mobilenet_v3_large", "vit_b_16")
@@ -365,10 +364,7 @@ def three_figures(
 
 
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
-    import torch
-
-    if not torch.cuda.is_available():
-        raise ConfigError("torch finds no GPU here: run it on a box with one (docs/gpu.md)")
+    need_gpu()
     ours: dict[str, float] = {}
     for figure in _measure(parts, quick, ours):
         ours[figure.figure] = figure.value

@@ -24,7 +24,7 @@ from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
 from fermata.deployments.models.pictures.decoding import decode, fit, write
 from fermata.deployments.specs.served_model import ImageSpec
-from fermata.foundation.errors import ServingError
+from fermata.foundation.errors import ConfigError, ServingError
 from fermata.profiles.devices import Cuda
 
 SHAPE = (3, 224, 224)
@@ -35,6 +35,14 @@ CALIBRATION = 64
 COMPILERS = 8
 """Packages that are made at a time, before anything is measured."""
 PIXELS_MAX = 10_000_000
+
+
+def need_gpu() -> None:
+    """ConfigError where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError("torch finds no GPU here: run it on a box with one (docs/gpu.md)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,9 @@ def shares(folder: Path, setting: Setting) -> Iterator[Figure]:
 
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     from benchmarks import gpu_figures as gpu
-    from benchmarks.gpu_models import prepare
+    from benchmarks.gpu_models import need_gpu, prepare
 
+    need_gpu()
     settings = [SETTINGS[part] for part in parts]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -120,8 +120,9 @@ def by_frontends(folder: Path, quick: bool) -> Iterator[Figure]:
 
 def measure(data: Path, parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     from benchmarks import gpu_figures as gpu
-    from benchmarks.gpu_models import seed_files
+    from benchmarks.gpu_models import need_gpu, seed_files
 
+    need_gpu()
     for part in parts:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)

@@ -171,10 +171,11 @@ def emulated(duration_s: float) -> Iterator[Figure]:
 
 def on_gpu(duration_s: float) -> Iterator[Figure]:
     from benchmarks import gpu_figures as gpu
-    from benchmarks.gpu_models import seed_files
+    from benchmarks.gpu_models import need_gpu, seed_files
     from benchmarks.gpu_rows import SIDE, configured
     from benchmarks.gpu_server import GpuServer
 
+    need_gpu()
     model, total_ns = gpu.MODELS[0], seconds(WARMUP_S + duration_s)
     pixels = np.random.default_rng(0).integers(0, 256, (3, SIDE, SIDE), np.uint8)
     target = gpu.target(model, from_array("input", pixels))

@@ -1,5 +1,6 @@
 """Deferred batch scheduling (Symphony, sections 4.2-4.3 and appendix C)."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -406,7 +407,8 @@ class ModelThread(Source):
 
     def _aim_by_kind(self, rps: float) -> None:
         """The same for each kind, with its part of the rate."""
-        hold = HoldSizes(1) if self._is_idle() else None
+        tolerance = self._cost_tolerance()
+        hold = HoldSizes(1) if tolerance == math.inf else None
         capacities = {
             lane: each.capacity_rps(self.desk.backends_of_kind(each.kind), self.slo_ns)
             for lane, each in self.candidates.items()
@@ -418,7 +420,7 @@ class ModelThread(Source):
                 part = capacities[lane] / total_rps
                 quiet_rps = self._quiet_rps(rps)
                 quiet_rps = None if quiet_rps is None else part * quiet_rps
-                needed = each.aim(self.options, self.slo_ns, part * rps, quiet_rps)
+                needed = each.aim(self.options, self.slo_ns, part * rps, quiet_rps, tolerance)
                 backends, backends_min = backends + needed[0], backends_min + needed[1]
             each.hold = hold or each.hold
         self.window = self.candidates[kind_lane(self.kind)].window
@@ -439,19 +441,26 @@ class ModelThread(Source):
 
     def _set_hold(self, rps: float) -> None:
         """Decide from which size on a candidate is not held."""
-        if self._is_idle():
+        tolerance = self._cost_tolerance()
+        if tolerance == math.inf:
             self.at_once = 1
             return
         quiet_rps = self._quiet_rps(rps)
-        hold = hold_sizes(self.options, self.cost, self.target, rps, quiet_rps)
+        hold = hold_sizes(self.options, self.cost, self.target, rps, quiet_rps, tolerance)
         self.at_once, self.at_lull = hold.at_once, hold.at_lull
 
-    def _is_idle(self) -> bool:
-        """Whether nobody is held, whatever the size."""
+    def _cost_tolerance(self) -> float:
+        """How many times the cost in a target batch a request may cost, rather than be held;
+        without limit where nobody is held, whatever the size."""
         options, backends = self.options, self._able_backends()
+        tolerance = 1.0 + options.efficient
+        if options.hold == "deferred":
+            return tolerance
         # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
-        idle = not backends or self.signals.demand / backends < options.auto_load
-        return options.hold == "eager" or (options.hold == "auto" and idle)
+        load = self.signals.demand / backends if backends else 0.0
+        if options.hold == "eager" or load < options.auto_load:
+            return math.inf
+        return max(tolerance, options.auto_busy / load)
 
     def _able_backends(self) -> int:
         """Backends that can be in time; idle ones that cannot do not make the others less busy."""

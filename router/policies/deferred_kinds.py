@@ -29,18 +29,24 @@ class HoldSizes:
 
 
 def hold_sizes(
-    options: DeferredOptions, cost: VariantCost, target: int, rps: float, quiet_rps: float | None
+    options: DeferredOptions,
+    cost: VariantCost,
+    target: int,
+    rps: float,
+    quiet_rps: float | None,
+    tolerance: float,
 ) -> HoldSizes:
     """The sizes from which on waiting does not pay; `quiet_rps` is the rate after lulls, or None
-    where arrivals do not come in bursts."""
+    where arrivals do not come in bursts. A request may cost `tolerance` times what it does in the
+    target batch."""
     # Symphony 4.3: waiting for one more request pays while b < beta x lambda. With lambda the
     # rate after a lull, the rule also tells when a burst is over and waiting is pointless.
     beta_s = cost.beta_ns / SECOND
     at_once = at_lull = NEVER
     if options.beta_lambda > 0.0:
         at_once = int(options.beta_lambda * beta_s * rps) + 1
-    if options.efficient > 0.0:
-        at_once = min(at_once, efficient_size(cost.plan_ns, target, 1.0 + options.efficient))
+    if tolerance > 1.0:
+        at_once = min(at_once, efficient_size(cost.plan_ns, target, tolerance))
     if options.lull_beta_lambda > 0.0 and quiet_rps is not None:
         at_lull = int(options.lull_beta_lambda * beta_s * quiet_rps) + 1
     return HoldSizes(at_once, at_lull)
@@ -107,15 +113,20 @@ class KindCandidate:
         return self.size
 
     def aim(
-        self, options: DeferredOptions, slo_ns: int, rps: float, quiet_rps: float | None
+        self,
+        options: DeferredOptions,
+        slo_ns: int,
+        rps: float,
+        quiet_rps: float | None,
+        tolerance: float,
     ) -> tuple[float, float]:
-        """Set the sizes for this part of the rate; returns the backends needed, and those that
-        would just do."""
+        """Set the sizes for this part of the rate, as `hold_sizes` says; returns the backends
+        needed, and those that would just do."""
         plan_ns = self.cost.plan_ns
         self.target = target = target_size(plan_ns, slo_ns, rps, self.target)
         self.full = full = full_size(plan_ns, slo_ns, rps, self.full)
         self.window = max(1, int(options.drop_window * target))
-        self.hold = hold_sizes(options, self.cost, target, rps, quiet_rps)
+        self.hold = hold_sizes(options, self.cost, target, rps, quiet_rps, tolerance)
         return (
             rps * plan_ns[target] / (target * SECOND),
             rps * plan_ns[full] / (full * SECOND),

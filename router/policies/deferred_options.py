@@ -30,6 +30,9 @@ class DeferredOptions:
     """The same in a lull after a burst, with the rate after lulls; 0: off."""
     auto_load: float = 0.75
     """`hold: auto` holds from this load on, counted in fully batched work."""
+    auto_busy: float = 0.9
+    """From there on it leaves with the smallest batches that keep backends no busier than this:
+    what is not held until its deadline is late less often. 0: it holds as `deferred` does."""
 
 
 PUBLISHED = DeferredOptions(drop_window=1.0, wait_margin=0.0, efficient=0.0, lull_beta_lambda=0.0)

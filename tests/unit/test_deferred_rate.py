@@ -83,6 +83,29 @@ def test_auto_holds_under_load() -> None:
     assert bench.source.at_once == 17
 
 
+@pytest.mark.parametrize(("gap_ms", "slo_ms", "backends"), [(1, 16, 2), (1, 18, 2), (2, 25, 1)])
+def test_auto_leaves_with_the_smallest_batch_that_keeps_up(
+    gap_ms: int, slo_ms: int, backends: int
+) -> None:
+    bench = Bench(DeferredOptions(hold="auto"), backends)
+    bench.warm_up(ms(gap_ms), ms(slo_ms))
+    assert 0.75 < bench.engine.ranks[0].signals.load() < 0.9
+
+    def busy(size: int) -> float:
+        return (4 + size) / (size * gap_ms * backends)
+
+    size = bench.source.at_once
+    assert busy(size) <= 0.9 < busy(size - 1)
+
+
+def test_auto_holds_like_deferred_where_that_is_switched_off() -> None:
+    auto = Bench(DeferredOptions(hold="auto", auto_busy=0.0))
+    deferred = Bench(DeferredOptions())
+    for bench in (auto, deferred):
+        bench.warm_up(ms(2), ms(25))
+    assert auto.source.at_once == deferred.source.at_once == 7
+
+
 def test_auto_answers_the_very_first_request_at_once() -> None:
     bench = Bench(DeferredOptions(hold="auto"))
     bench.send(0, ms(40))

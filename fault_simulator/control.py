@@ -132,11 +132,12 @@ class SeenCluster:
         await self.system.weather.answers()
         await asyncio.sleep(self.loop.rng.random() * seconds)
         names, places = [model.name for model in problem.models], len(problem.sub_clusters)
-        if len(names) > self.system.room * places:
-            raise NoAnswerError(f"{len(names)} models have no room in {places} sub-clusters")
+        if sum(map(_size, names)) > self.system.room * places:
+            raise NoAnswerError(f"{names} have no room in {places} sub-clusters")
         while True:
             home = {name: self.loop.rng.randrange(places) for name in names}
-            if max(Counter(home.values()).values()) <= self.system.room:
+            held = Counter(at for name, at in home.items() for _ in range(_size(name)))
+            if max(held.values()) <= self.system.room:
                 return Plan(home)
 
     async def backends_there(self) -> int:
@@ -153,6 +154,11 @@ class SeenCluster:
             # Taken for the end of Serve itself, as `RayCluster` does.
             return False
         return True
+
+
+def _size(unit: str) -> int:
+    """Models of a unit: those that a pipeline joins are named together."""
+    return 1 + unit.count("+")
 
 
 @dataclass(frozen=True, slots=True)

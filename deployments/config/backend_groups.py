@@ -6,6 +6,7 @@ from pydantic import Field
 
 from fermata.deployments.config.base import Positive, Section
 from fermata.deployments.config.scaling import AutoscalerConfig
+from fermata.deployments.config.units import described, pipelines_within, units_of
 
 if TYPE_CHECKING:
     from fermata.deployments.config.deployment import DeploymentConfig
@@ -79,6 +80,12 @@ def check_apart(config: "DeploymentConfig") -> None:
     homeless = known - {name for at in range(count) for name in allowed_on(config, at)}
     if homeless:
         raise ValueError(f"no group of backends has {min(homeless)!r} among its models; add it")
+    for unit, names in units_of(config).items():
+        if not any(allowed_on(config, at).issuperset(names) for at in range(count)):
+            raise ValueError(
+                f"no group of backends has {described(config, unit)} among its models, which live "
+                "together; add them to one"
+            )
 
 
 def _check_scaled(config: "DeploymentConfig", scaled: AutoscalerConfig) -> None:
@@ -142,7 +149,12 @@ def groups_of(config: "DeploymentConfig") -> "tuple[DeploymentConfig, ...]":
             backend = backend.model_copy(update={"kind": kind})
         allowed = allowed_on(config, number)
         own = tuple(each for each in config.applications if each.name in allowed)
-        update = {"backend": backend, "backends": [], "applications": own}
+        update = {
+            "backend": backend,
+            "backends": [],
+            "applications": own,
+            "pipelines": pipelines_within(config, allowed),
+        }
         found.append(config.model_copy(update=update))
     return tuple(found)
 

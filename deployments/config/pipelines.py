@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from fermata.applications.application import Application
-from fermata.deployments.config.backend_groups import routers_told
 from fermata.deployments.config.base import Fraction, Positive, Section
 from fermata.deployments.config.conditions import WhenConfig, check_condition, sure_before
 from fermata.foundation.units import ms
@@ -209,8 +208,6 @@ def check_pipelines(config: "DeploymentConfig") -> None:
         if pipeline.name in taken:
             raise ValueError(f"{where}: two pipelines or applications have this name; rename one")
         taken.add(pipeline.name)
-        if config.sub_clusters.several:
-            raise ValueError(f"{where}: its stages need one router; {routers_told(config)}")
         _check_stages(where, pipeline.stages, config.applications)
 
 

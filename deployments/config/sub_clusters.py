@@ -1,7 +1,7 @@
 """Sub-clusters with a router each: how many, what lives in all of them, who has which backends."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -19,6 +19,7 @@ from fermata.deployments.config.backend_groups import (
 )
 from fermata.deployments.config.base import Section
 from fermata.deployments.config.scaling import EpochsConfig
+from fermata.deployments.config.units import pipelines_within, spread_over, units_of
 
 if TYPE_CHECKING:
     from fermata.deployments.config.deployment import DeploymentConfig
@@ -38,7 +39,8 @@ class SubClustersConfig(Section):
     spread: list[str] = []
     """Applications that live in every one of them, or on every group of backends that may have
     them and holds their SLO. Their requests are split by how idle the backends and the router
-    of each are."""
+    of each are. A pipeline may be named, too: all applications that it needs are spread with it,
+    and those of pipelines that share a stage with it."""
 
     @property
     def routers(self) -> int:
@@ -53,10 +55,10 @@ class SubClustersConfig(Section):
 def check_sub_clusters(config: "DeploymentConfig") -> None:
     """Refuse what several routers cannot do, and what would leave one of them without work."""
     given = config.sub_clusters
-    known = {each.name for each in config.applications}
+    known = {each.name for each in config.applications} | {each.name for each in config.pipelines}
     for name in given.spread:
         if name not in known:
-            raise ValueError(f"sub_clusters.spread: application {name!r} is unknown")
+            raise ValueError(f"sub_clusters.spread: application or pipeline {name!r} is unknown")
     if not given.several:
         return
     where = routers_told(config)
@@ -77,16 +79,18 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
 
 def _check_count(config: "DeploymentConfig", where: str, count: int) -> None:
     """Refuse a number for which there are not enough backends or applications."""
-    scaled, spread = config.autoscaler, config.sub_clusters.spread
+    scaled, spread = config.autoscaler, spread_over(config)
     if scaled is not None and scaled.maximum < count:
         raise ValueError(f"{where} needs as many backends; autoscaler.maximum={scaled.maximum}")
     if config.backend.count < count:
         raise ValueError(f"{where} needs as many backends; backend.count={config.backend.count}")
     fewer = "have fewer groups" if are_apart(config) else "lower count"
-    alone = sum(each.name not in spread for each in config.applications)
+    alone = len(units_of(config))
     if not spread and alone < count:
+        together = " that live apart" if config.pipelines else ""
         raise ValueError(
-            f"{where} with {alone} applications: name one in sub_clusters.spread, or {fewer}"
+            f"{where} with {alone} applications{together}: name one in sub_clusters.spread, or "
+            f"{fewer}"
         )
 
 
@@ -113,7 +117,7 @@ def _check_auto(config: "DeploymentConfig", where: str) -> None:
 def most_open(config: "DeploymentConfig") -> int:
     """Most sub-clusters that can have a backend, and something to serve, with `count: auto`."""
     given, scaled = config.sub_clusters, config.autoscaler
-    alone = len({each.name for each in config.applications})
+    alone = len(units_of(config))
     backends = config.backend.count if scaled is None else scaled.maximum
     return min(given.routers, backends, *(() if given.spread else (alone,)))
 
@@ -196,6 +200,13 @@ def own_groups(config: "DeploymentConfig", sub_cluster: int) -> list[BackendGrou
     ]
 
 
+def serving(config: "DeploymentConfig", names: Collection[str]) -> "DeploymentConfig":
+    """The deployment with these applications alone, and the pipelines that need no others."""
+    applications = tuple(each for each in config.applications if each.name in names)
+    pipelines = pipelines_within(config, {each.name for each in applications})
+    return config.model_copy(update={"applications": applications, "pipelines": pipelines})
+
+
 def restricted(
     config: "DeploymentConfig", sub_cluster: int, served: Iterable[str]
 ) -> "DeploymentConfig":
@@ -206,8 +217,7 @@ def restricted(
     own = own_config(config, sub_cluster)
     if epochs_between(config) is not None:
         kept = {each.name for each in own.applications}
-    applications = tuple(each for each in own.applications if each.name in kept)
-    kept_config = own.model_copy(update={"applications": applications})
+    kept_config = serving(own, kept)
     if are_apart(config):
         return kept_config
     if config.sub_clusters.count == "auto":

@@ -7,10 +7,9 @@ from random import Random
 
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.story import RunResult, broken_by, ended
+from fermata.fault_simulator.sub_clusters.pair import check_left
 from fermata.fault_simulator.sub_clusters.system import (
     COUNT,
-    MODELS,
-    NAMES,
     SeveralDeployment,
     Shape,
 )
@@ -72,7 +71,6 @@ def run_sub_clusters(
     world.said = [] if tell else None
     rng = world.rng("schedule")
     system = SeveralDeployment(world, rng.randint(1, 2), rng.randint(1, 2), shape)
-    movable = [name for name in NAMES if name not in system.shape.spread]
     excuses, moves = Excuses(system), set[tuple[int, ...]]()
     faults = {
         "router": lambda: _kill_router(system, excuses, rng.randrange(COUNT)),
@@ -81,13 +79,15 @@ def run_sub_clusters(
         "link": lambda: _part_link(system, excuses, rng),
     }
     drawn = kinds or tuple(faults)
+    # The pipeline first, where there is one: that is the most loaded then.
+    models = system.models[::-1] if system.shape.pipeline else system.models
 
     def load(until_ns: int, rate: float) -> None:
         at_ns = world.now_ns
         while at_ns < until_ns:
             at_ns += int(rng.expovariate(rate) * SECOND)
             # Uneven, so that plans differ.
-            chosen = rng.choice(MODELS[: rng.randint(1, len(MODELS))])
+            chosen = rng.choice(models[: rng.randint(1, len(models))])
             frontend = rng.choice(system.frontends)
             send = partial(system.clients.send, chosen, frontend)
             world.after(at_ns - world.now_ns, send)
@@ -98,7 +98,7 @@ def run_sub_clusters(
             excuses.look()
             control = system.control.control
             if control is not None and control.moves is not None:
-                moves.add(tuple(control.moves.home(name) for name in movable))
+                moves.add(tuple(control.moves.plan().home.values()))
 
     def story() -> None:
         play(world.now_ns + UP_NS)
@@ -110,7 +110,9 @@ def run_sub_clusters(
         play(begin_ns + TROUBLE_NS + HEAL_NS)
         _judge(system, excuses)
         _check_held(system)
-        probes = [system.clients.send(each, rng.choice(system.frontends)) for each in MODELS]
+        routers = [each.router for each in system.parts if each.router is not None]
+        check_left(system.frontends, routers)
+        probes = [system.clients.send(each, rng.choice(system.frontends)) for each in models]
         world.run_until(world.now_ns + PROBE_NS)
         _check_served(probes)
         system.world.say("homes that were seen:", sorted(moves))

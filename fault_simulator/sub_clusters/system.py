@@ -6,6 +6,7 @@ from functools import partial
 from random import Random
 
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.config.served.pipelines import served_pipelines
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
@@ -15,6 +16,7 @@ from fermata.fault_simulator.clients import SimulatedClients
 from fermata.fault_simulator.control import SeenCluster
 from fermata.fault_simulator.network import SimulatedNetwork
 from fermata.fault_simulator.processes import LINKS, BackendHost, FrontendHost, RouterHost
+from fermata.fault_simulator.sub_clusters.pair import PAIR, PIPELINE, STAGES, judge
 from fermata.fault_simulator.world import VirtualLoop, World, new_process
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.units import ms
@@ -55,13 +57,16 @@ class Shape:
     """Applications that live in both sub-clusters."""
     room: int
     """Models that a backend has room for; the least is half of them."""
+    pipeline: bool = False
+    """Two of the applications run the stages of one."""
 
 
 def drawn_shape(rng: Random) -> Shape:
     """Any shape in which all applications have room."""
     spread = NAMES[-1:] if rng.random() < 0.4 else ()
     least = len(spread) + math.ceil((len(NAMES) - len(spread)) / COUNT)
-    return Shape(rng.random() < 0.5, spread, rng.randint(least, len(NAMES)))
+    standby, room = rng.random() < 0.5, rng.randint(least, len(NAMES))
+    return Shape(standby, spread, room, rng.random() < 0.5)
 
 
 def configuration(backends: int, shape: Shape) -> DeploymentConfig:
@@ -83,6 +88,7 @@ def configuration(backends: int, shape: Shape) -> DeploymentConfig:
             "router": {"policy": "eager", "standby": shape.standby},
             "sub_clusters": {"count": COUNT, "spread": list(shape.spread)},
             "epochs": EPOCHS,
+            "pipelines": [PIPELINE] if shape.pipeline else [],
         }
     )
 
@@ -244,7 +250,9 @@ class SeveralDeployment:
         self.counts: dict[str, int] = {}
         self.parts = [SimulatedSubCluster(self, number, backends) for number in range(COUNT)]
         self.frontends: list[FrontendHost] = []
+        self.models = [*MODELS, *served_pipelines(self.deployment, MODELS)]
         self.clients = SimulatedClients(world, lambda sent: None)
+        self.clients.judge_query = partial(judge, self.clients)
         for _ in range(frontends):
             self._start_frontend()
         self.control = self._start_control()
@@ -263,7 +271,7 @@ class SeveralDeployment:
             number, link_host="world", node="world", shared_memory=False, links=LINKS
         )
         resolvers = [each.resolvers for each in self.parts]
-        registry = Registry.of(MODELS)
+        registry = Registry.of(self.models)
         host = FrontendHost(
             self.world, f"frontend-{number}", options, registry, resolvers[0], resolvers[1:]
         )
@@ -288,8 +296,9 @@ class SeveralDeployment:
         self.world.after(REPLACE_NS, follow)
 
     def touched_by(self, sub_cluster: int) -> set[str]:
-        """Applications that live in a sub-cluster, come to it or leave it."""
+        """Applications and pipelines that live in a sub-cluster, come to it or leave it."""
         control = self.control.control
         if control is None or control.moves is None:
-            return set(NAMES)
-        return set(control.moves.served_at(sub_cluster))
+            return {*NAMES, PAIR}
+        found = set(control.moves.served_at(sub_cluster))
+        return found if found.isdisjoint(STAGES) else found | {PAIR}

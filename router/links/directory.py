@@ -17,6 +17,11 @@ DIRECTORY_FROM = 9
 """Version of the protocol that knows directories; routers send none to earlier peers."""
 
 
+Shares = tuple[tuple[int, float], ...]
+"""(sub-cluster, share of the requests) of an application or a pipeline; shares are relative to one
+another."""
+
+
 class Home(msgspec.Struct, array_like=True, frozen=True):
     """The router of one sub-cluster, as the control plane has last seen it."""
 
@@ -28,14 +33,15 @@ class Home(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Directory(msgspec.Struct, tag=28, array_like=True, frozen=True):
-    """Homes of all applications. On the links from routers to frontends, since protocol 9."""
+    """Homes of all applications and pipelines. On the links from routers to frontends, since
+    protocol 9."""
 
     version: int
     homes: tuple[Home, ...]
-    applications: dict[str, tuple[tuple[int, float], ...]]
-    """(sub-cluster, share of its requests) of each; shares are relative to one another."""
+    applications: dict[str, Shares]
+    """Homes of each application, and of each pipeline by its name."""
     sticky: tuple[str, ...] = ()
-    """Applications of which all requests of a client go to one home, while that can be had."""
+    """Those of which all requests of a client go to one home, while that can be had."""
 
     def homes_of(self, application: str) -> tuple[int, ...]:
         """Numbers of the sub-clusters in which it lives; none where it is unknown."""
@@ -48,6 +54,22 @@ class Directory(msgspec.Struct, tag=28, array_like=True, frozen=True):
     def split_among_several(self) -> tuple[str, ...]:
         """Applications that live in more than one sub-cluster."""
         return tuple(name for name, homes in self.applications.items() if len(homes) > 1)
+
+
+def with_pipelines(
+    applications: Mapping[str, Shares], stages: Mapping[str, Sequence[str]]
+) -> dict[str, Shares]:
+    """Rows of applications, and of the pipelines whose stages these run: one lives where all of
+    them do, with the least share of any."""
+    found = {name: row for name, row in applications.items() if name not in stages}
+    for pipeline, names in stages.items():
+        first, *others = (dict(found[name]) for name in names)
+        found[pipeline] = tuple(
+            (home, min(share, *(each[home] for each in others)) if others else share)
+            for home, share in first.items()
+            if all(home in each for each in others)
+        )
+    return found
 
 
 def is_newer(directory: Directory, known: Directory | None) -> bool:

@@ -313,8 +313,11 @@ class LiveRouter:
         now_ns, known = self.clock(), self.built.applications
         going = self.fleet.placement.place(now_ns, plan)
         self.doubtful.stale = True
-        away = (known[name] for name in known.keys() - self.fleet.placement.served.keys())
-        self.engine.set_away(now_ns, frozenset(away))
+        served = self.fleet.placement.served
+        away = frozenset(number for name, number in known.items() if name not in served)
+        if self.queries is not None:
+            self.queries.on_away(now_ns, away)
+        self.engine.set_away(now_ns, away)
         for drop in self.doubtful.hand_back():
             self._tell(now_ns, drop)
         self._settle_soon()

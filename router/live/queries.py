@@ -6,7 +6,6 @@ that nothing follows has ended with its batch. So has one that a function calls,
 in the same way: by the id of its query.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -17,16 +16,16 @@ from fermata.router.core.events import (
     Batch,
     Drop,
     DropReason,
-    PartRequest,
     Request,
     rows_of,
 )
 from fermata.router.core.outbox import FOR_WANT
 from fermata.router.core.queries.pipeline import Pipeline
-from fermata.router.core.queries.query_table import Part, Query, QueryTable
+from fermata.router.core.queries.query_table import Part, Query
 from fermata.router.links.messages import Dropped, HandedOn, QueryPart, Submit, frontend_of
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
+from fermata.router.live.submitted_table import SubmittedTable
 
 DIED: Final = frozenset((DropReason.LOST, DropReason.HUNG))
 """Ends of requests whose backend was lost."""
@@ -41,45 +40,6 @@ class StageTimes:
     def __init__(self) -> None:
         self.results = self.took_ns = 0
         self.busy_ns = 0.0
-
-
-class SubmittedTable(QueryTable):
-    """A query table whose requests have been submitted by frontends."""
-
-    def attach(self, fleet: Fleet) -> "SubmittedTable":
-        self.separation = fleet.separation
-        self.in_flight = fleet.in_flight
-        self.coming: deque[Submit] = deque()
-        """Requests that are about to be made, in that order."""
-        self.given_up: set[int] = set()
-        """Those among them, and among what has arrived, that their frontend has cancelled."""
-        self.in_vain: dict[int, tuple[int, int]] = {}
-        """Requests that run though their query has ended: its pipeline, and their stage."""
-        return self
-
-    def _end(self, now_ns: int, query: Query, outcome: str) -> None:
-        for rid in query.parts:
-            if rid in self.in_flight.rids:
-                self.in_vain[rid] = query.pipeline, self.parts[rid].stage
-        super()._end(now_ns, query, outcome)
-
-    def _submit(self, now_ns: int, made: dict[int, list[Request]]) -> None:
-        if self.given_up:
-            kept = {
-                application: [each for each in requests if each.rid not in self.given_up]
-                for application, requests in made.items()
-            }
-            made = {application: requests for application, requests in kept.items() if requests}
-        super()._submit(now_ns, made)
-
-    def new_request(self, query: Query, application: int, now_ns: int, deadline_ns: int) -> Request:
-        submit = self.coming.popleft()
-        request = PartRequest(submit.rid, application, now_ns, deadline_ns)
-        request.client, request.tenant = submit.client, submit.tenant
-        request.priority, request.ticket = submit.priority, submit.payload
-        if self.separation.active:
-            request.apart = self.separation.apart(now_ns, request)
-        return request
 
 
 class LiveQueries:
@@ -312,15 +272,34 @@ class LiveQueries:
         self.table.on_cancel(now_ns, rid if part is None else part.query.qid)
         self._note_ends()
 
+    def on_away(self, now_ns: int, away: Collection[int]) -> None:
+        """These applications live at other routers now, and so do queries that need them. Parts
+        that wait for a result to be handed on are handed back; the engine has the others."""
+        flows = enumerate(self.table.flows)
+        gone = [at for at, each in flows if not each.pipeline.applications.isdisjoint(away)]
+        for number in gone:
+            self.table.forget(now_ns, number)
+        self._note_ends()
+        for parent, (first, *others) in list(self.arrived.items()):
+            if first.part is not None and self.numbers[first.part.pipeline] in gone:
+                self._take_arrived(parent)
+                for each in (first, *others):
+                    link, unread = self.fleet.frontend_of(each.rid), each.payload is not None
+                    if link is not None:
+                        self.fleet.send(link, Dropped(each.rid, DropReason.MOVED, unread=unread))
+
+    def _take_arrived(self, parent: int) -> None:
+        gone = [each.rid for each in self.arrived.pop(parent)]
+        self.waiting.difference_update(gone)
+        self.table.given_up.difference_update(gone)
+
     def on_frontend_down(self, now_ns: int, number: int) -> None:
         """A frontend is gone, and its queries with it. One that comes again submits what it has as
         requests that stand alone."""
         for qid in [each for each in self.table.queries if frontend_of(each) == number]:
             self.table.on_cancel(now_ns, qid)
         for rid in [each for each in self.arrived if frontend_of(each) == number]:
-            gone = [each.rid for each in self.arrived.pop(rid)]
-            self.waiting.difference_update(gone)
-            self.table.given_up.difference_update(gone)
+            self._take_arrived(rid)
         self._note_ends()
 
     # The engine
@@ -430,7 +409,7 @@ class LiveQueries:
             outcome = self.doubts.pop(query.qid, query.outcome)
             counts[outcome] = counts.get(outcome, 0) + 1
             spent_ns = self.spent_ns.pop(query.qid, 0.0)
-            if outcome != GOOD:
+            if outcome not in (GOOD, DropReason.MOVED):
                 self.wasted_ns[query.pipeline] += spent_ns
             if outcome in FOR_WANT:
                 self._doubt(query.ended_at_ns, query.pipeline)

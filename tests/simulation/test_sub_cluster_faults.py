@@ -6,6 +6,7 @@ import pytest
 
 from fermata.autoscaler.placer import Placer
 from fermata.deployments.control.sub_clusters.moves import HomeMoves
+from fermata.deployments.frontend.requests.pending_request import PartTicket
 from fermata.fault_simulator.sub_clusters.run import run_sub_clusters
 from fermata.fault_simulator.sub_clusters.system import Shape, drawn_shape
 from fermata.fault_simulator.world import World
@@ -55,6 +56,44 @@ def test_moves_alone_refuse_nobody() -> None:
     assert not story.broken, story
     assert story.outcomes.keys() == {"served", "homes seen"}
     assert story.outcomes["homes seen"] > 1
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old homes hand back at once what frontends have not yet been told of."""
+    monkeypatch.setattr(HomeMoves, "on_time", lambda moves, now_ns: moves.leaving.clear())
+
+
+def test_a_pipeline_moves_whole_and_loses_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed_back: list[bool] = []
+    on_moved = PartTicket.on_moved
+
+    def noted(ticket: PartTicket, home: int, ran: bool) -> None:
+        handed_back.append(True)
+        on_moved(ticket, home, ran)
+
+    hurry(monkeypatch)
+    monkeypatch.setattr(PartTicket, "on_moved", noted)
+    for seed in range(4):
+        story = run_sub_clusters(seed, ("control",), shape=replace(LOOSE, pipeline=True))
+        assert not story.broken, story
+        assert story.outcomes.keys() == {"served", "homes seen"}
+        assert story.outcomes["homes seen"] > 1
+    assert len(handed_back) > 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_deaths_leave_nothing_of_queries_behind(seed: int) -> None:
+    story = run_sub_clusters(seed, shape=replace(LOOSE, pipeline=True))
+    assert not story.broken, story
+    assert story.outcomes["served"] > 80
+
+
+def test_queries_whose_router_has_forgotten_them_are_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hurry(monkeypatch)
+    monkeypatch.setattr(PartTicket, "on_moved", lambda *given: None)
+    assert found(("control",), replace(LOOSE, pipeline=True))
 
 
 def found(kinds: tuple[str, ...], shape: Shape) -> bool:

@@ -39,7 +39,7 @@ class PipelineWorld(World):
     client = 0
     """Its stream."""
 
-    def __init__(self, pipeline: Pipeline = CHAIN, backends: int = 1) -> None:
+    def __init__(self, pipeline: Pipeline = CHAIN, backends: int = 1, moves: bool = False) -> None:
         self.now_ns = ms(1000)
         self.soon = []
         self.wakes: list[FakeWake] = []
@@ -54,7 +54,11 @@ class PipelineWorld(World):
             for name in NAMES
         )
         config = RouterConfig(
-            applications, lead_ns=0, fair_shares=True, pipelines={"objects": pipeline}
+            applications,
+            lead_ns=0,
+            fair_shares=True,
+            moves=moves,
+            pipelines={"objects": pipeline},
         )
         self.router = LiveRouter(config, 3, lambda: self.now_ns, self.soon.append, self._wake)
         self.frontend = self.link("frontend", 2)

@@ -197,7 +197,7 @@ class World:
     def cancel_soon(self, rid: int) -> None:
         self.work.append(lambda: self.end(rid, drop_refusal(DropReason.CANCELLED)))
 
-    def to_router(self, message: Cancel | HandedOn) -> None:
+    def to_router(self, message: Cancel | HandedOn, home: int) -> None:
         self.told.append(message)
 
     def run_aside(

@@ -32,6 +32,7 @@ from fermata.profiles.store import BYTES_PER_MB
 
 FAST: dict[str, Any] = {"count": 1, "maximum": 4}
 SLOW: dict[str, Any] = {"count": 2, "minimum": 2, "maximum": 6, "slower": 4}
+A_AND_C = [{"application": "a"}, {"application": "c"}]
 
 
 def given(*groups: dict[str, Any], names: str = "abcd", **more: Any) -> DeploymentConfig:
@@ -113,9 +114,9 @@ def test_a_group_has_the_models_that_it_may() -> None:
             r"backends \(2 groups, a router each\) and repository: open",
         ),
         (
-            [FAST, SLOW],
-            {"pipelines": [{"name": "p", "slo_ms": 100, "stages": [{"application": "a"}]}]},
-            r"its stages need one router; backends \(2 groups, a router each\)",
+            [{**FAST, "models": ["a", "b"]}, {**SLOW, "models": ["b", "c", "d"]}],
+            {"pipelines": [{"name": "p", "slo_ms": 100, "stages": A_AND_C}]},
+            "no group of backends has applications a, c of pipeline p among its models, which live",
         ),
         ([FAST, {**SLOW, "models": ["x"]}], {}, "backends.1.models: application 'x' is unknown"),
         (

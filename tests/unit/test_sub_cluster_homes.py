@@ -67,7 +67,7 @@ def test_backends_are_shared_out_evenly() -> None:
     [
         ({"backends": 1}, "sub_clusters.count=2 needs as many backends; backend.count=1"),
         ({"names": "a"}, "with 1 applications: name one in sub_clusters.spread, or lower count"),
-        ({"sub_clusters": {"spread": ["x"]}}, "application 'x' is unknown"),
+        ({"sub_clusters": {"spread": ["x"]}}, "application or pipeline 'x' is unknown"),
         ({"autoscaler": {"maximum": 1}}, "needs as many backends; autoscaler.maximum=1"),
         ({"epochs": {"sub_clusters": 3}}, "sub_clusters.count=2 and epochs.sub_clusters=3"),
         ({"repository": "open"}, "sub_clusters.count=2 and repository: open"),

@@ -1,26 +1,39 @@
 """Status and page of several routers as one."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import snapshots
 
+from fermata.autoscaler.readings import PipelineReading
+from fermata.deployments.control.scaling import reading_of
 from fermata.deployments.control.sub_clusters.merging import (
     merged_frame,
     merged_snapshot,
     merged_status,
 )
+from fermata.deployments.control.sub_clusters.scaled_routers import in_parts
 from fermata.deployments.specs.status import DeploymentStatus
+from fermata.foundation.units import ms
+from fermata.router.links.directory import Directory
 from fermata.router.links.unavailability import LOADING
 from fermata.router.telemetry.dashboard_frames import (
     ApplicationFrame,
     BackendFrame,
     BatchFrame,
     DashboardFrame,
+    PipelineFrame,
     SubClusterFrame,
 )
-from fermata.router.telemetry.snapshot import BackendSnapshot, RouterSnapshot, VariantSnapshot
+from fermata.router.telemetry.snapshot import (
+    BackendSnapshot,
+    PipelineSnapshot,
+    RouterSnapshot,
+    StageSnapshot,
+    VariantSnapshot,
+)
 
 
 def told(number: int, alone: str, requests: int, **more: Any) -> RouterSnapshot:
@@ -71,7 +84,31 @@ def test_bad_rates_are_weighted_by_requests() -> None:
     assert found.idle_fractions == [0.1, 0.9]
 
 
-def frame(at_s: float, *names: str) -> str:
+def chain(open_: int, queries: int, door: float) -> PipelineSnapshot:
+    stages = [StageSnapshot("a", open_, queries, 7 * queries, 3 * queries)]
+    ended = {"good": queries, "shed": 1}
+    return PipelineSnapshot(ms(100), ended, door, stages, 5, ended)
+
+
+def test_queries_of_a_pipeline_add_up_and_the_busier_door_is_told() -> None:
+    first = told(0, "a", 10, pipelines={"p": chain(1, 10, 0.9)})
+    second = told(1, "b", 30, pipelines={"p": chain(2, 30, 0.4), "q": chain(0, 1, 1.0)})
+    found = merged_snapshot({0: first, 1: second}).pipelines
+    assert found["p"].stages == [StageSnapshot("a", 3, 40, 280, 120)]
+    assert found["p"].answered == found["p"].ended == {"good": 40, "shed": 2}
+    assert (found["p"].wasted_ns, found["p"].door_share) == (10, 0.4)
+    assert found["q"] == chain(0, 1, 1.0)
+
+
+def test_the_autoscaler_counts_queries_where_they_ended() -> None:
+    first = told(0, "a", 10, pipelines={"p": chain(1, 10, 0.9)})
+    second = told(1, "a", 30, pipelines={"p": chain(2, 30, 0.4)})
+    found = reading_of(in_parts([first, second])).pipelines
+    assert found["0/p"] == PipelineReading(frozenset(("0/a",)), 10, 1)
+    assert found["1/p"] == PipelineReading(frozenset(("1/a",)), 30, 1)
+
+
+def frame(at_s: float, *names: str, pipelines: tuple[str, ...] = ()) -> str:
     applications = tuple(
         ApplicationFrame(name, 50, 1, 1, {}, 1, 1, 0, None, None, None, None, 0, 0, {})
         for name in names
@@ -79,7 +116,9 @@ def frame(at_s: float, *names: str) -> str:
     batch = BatchFrame(at_s - 1, at_s, "v", 1, at_s + 1, 0)
     backend = BackendFrame("5", 0, "gpu", "idle", ("v",), (batch,))
     sub_cluster = SubClusterFrame(1, 0.5, None, None)
-    return DashboardFrame(at_s, "here", 2, 1, applications, (sub_cluster,), (backend,)).to_json()
+    rows = tuple(PipelineFrame(name, 100, 1, 0, 0, ()) for name in pipelines)
+    shown = DashboardFrame(at_s, "here", 2, 1, applications, (sub_cluster,), (backend,))
+    return replace(shown, pipelines=rows).to_json()
 
 
 def test_the_page_shows_all_sub_clusters_on_one_clock() -> None:
@@ -89,6 +128,14 @@ def test_the_page_shows_all_sub_clusters_on_one_clock() -> None:
     assert (found["queued"], found["at_s"], len(found["sub_clusters"])) == (4, 10, 2)
     assert [each["sub_cluster"] for each in found["backends"]] == [0, 1]
     assert [each["batches"][0]["end_s"] for each in found["backends"]] == [10, 10]
+
+
+def test_the_page_shows_a_pipeline_where_it_lives() -> None:
+    frames = {at: frame(10, "a", pipelines=("p", "q")) for at in range(2)}
+    rows = {"a": ((0, 1.0),), "p": ((1, 1.0),), "q": ((0, 0.5), (1, 0.5))}
+    found = json.loads(merged_frame(frames, Directory(1, (), rows)))
+    assert [each["name"] for each in found["pipelines"]] == ["q (0)", "p", "q (1)"]
+    assert [each["name"] for each in found["applications"]] == ["a"]
 
 
 def test_the_page_is_empty_before_a_router_has_told_anything() -> None:

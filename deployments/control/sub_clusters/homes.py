@@ -1,7 +1,7 @@
 """Homes of applications at the start, and the directory that tells them. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -11,8 +11,14 @@ from fermata.autoscaler.router_count import routers_needed
 from fermata.deployments.config.backend_groups import are_apart, groups_of, own_config
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import most_open
+from fermata.deployments.config.units import described, spread_over, unit_names, units_of
 from fermata.deployments.control.scaling import placed_models
 from fermata.deployments.control.sub_clusters.kinds import able_on, kind_of, on_kinds, shares_of
+from fermata.deployments.control.sub_clusters.units import (
+    check_room,
+    in_units,
+    stages_by_pipeline,
+)
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import (
     ANY_KIND,
@@ -29,9 +35,11 @@ from fermata.profiles.store import BYTES_PER_MB
 from fermata.router.links.directory import (
     Directory,
     Home,
+    Shares,
     is_worth_telling,
     next_version,
     shifted,
+    with_pipelines,
 )
 from fermata.router.policies.catalog import POLICIES
 
@@ -49,11 +57,12 @@ def starting_problem(
     rooms: Sequence[int] = (),
 ) -> Problem:
     """The question of which applications live together, in the first so many sub-clusters; in all
-    unless given. Versions of one do: each is compared with the one before it. Those that live
-    everywhere are no part of it, but for their memory. `by_group` has the run times on each group
-    of backends, where these are sub-clusters; `rooms` those for models on devices, as told."""
+    unless given. Versions of one do: each is compared with the one before it. So do applications
+    of one unit. Those that live everywhere are no part of it, but for their memory. `by_group` has
+    the run times on each group of backends, where these are sub-clusters; `rooms` those for models
+    on devices, as told."""
     whole = _all_models(config, profiles, by_group)
-    spread = {name: whole.pop(name) for name in config.sub_clusters.spread}
+    spread = {name: whole.pop(name) for name in spread_over(config)}
     able = able_on(config, by_group)
     shares = shares_of(config) if by_group else (1.0,) * config.sub_clusters.routers
     places = [
@@ -66,7 +75,9 @@ def starting_problem(
         )
         for number in range(opened or config.sub_clusters.routers)
     ]
-    return Problem(tuple(whole.values()), in_clusters(places), by_backends=bool(by_group))
+    models = in_units(config, whole)
+    check_room(config, models, places)
+    return Problem(models, in_clusters(places), by_backends=bool(by_group))
 
 
 def _all_models(
@@ -124,7 +135,7 @@ def settled_bytes(
 ) -> tuple[int, ...]:
     """By sub-cluster: memory of what lives everywhere, on each of its backends."""
     whole = _all_models(config, profiles, by_group)
-    spread = {name: whole[name] for name in config.sub_clusters.spread}
+    spread = {name: whole[name] for name in spread_over(config)}
     return tuple(_settled(able, spread) for able in able_on(config, by_group))
 
 
@@ -132,9 +143,18 @@ def _settled(able: Collection[str], spread: Mapping[str, PlacedModel]) -> int:
     return memory_bytes([each for name, each in spread.items() if name in able])
 
 
-def _everywhere(able: Sequence[Collection[str]], application: str) -> tuple[int, ...]:
-    """Sub-clusters that an application of `spread` lives in: all that can serve it."""
-    return tuple(at for at, names in enumerate(able) if application in names)
+def _everywhere(
+    config: DeploymentConfig, able: Sequence[frozenset[str]]
+) -> dict[str, tuple[int, ...]]:
+    """Homes of each application of `spread`: all sub-clusters that can serve its whole unit."""
+    spread, found = spread_over(config), dict[str, tuple[int, ...]]()
+    for unit, names in units_of(config).items():
+        homes = tuple(at for at, each in enumerate(able) if each >= set(names))
+        if names[0] in spread and not homes:
+            told = described(config, unit)
+            raise ConfigError(f"no group of backends holds the SLO of all {told}, which are spread")
+        found |= dict.fromkeys(names if names[0] in spread else (), homes)
+    return found
 
 
 def opened_at_start(
@@ -147,11 +167,14 @@ def opened_at_start(
     declared = dict.fromkeys((each.name for each in config.applications), 0.0)
     for each in config.applications:
         declared[each.name] += each.declared_rps
-    problem = starting_problem(config, profiles, 1)
-    models = [replace(each, rate_rps=declared[each.name]) for each in problem.models]
+    problem, units = starting_problem(config, profiles, 1), units_of(config)
+    models = [
+        replace(each, rate_rps=sum(declared[name] for name in units[each.name]))
+        for each in problem.models
+    ]
     limit_rps = min(config.epochs.rate_max_rps, start_rps or config.epochs.rate_max_rps)
     place = replace(problem.sub_clusters[0], rate_rps_max=limit_rps)
-    everywhere_rps = sum(declared[name] for name in config.sub_clusters.spread)
+    everywhere_rps = sum(declared[name] for name in spread_over(config))
     return routers_needed(models, place, everywhere_rps, most_open(config))
 
 
@@ -177,9 +200,13 @@ def members_of(config: DeploymentConfig) -> dict[str, tuple[str, ...]]:
 
 
 def movable(config: DeploymentConfig) -> dict[str, tuple[str, ...]]:
-    """The same for applications that have one home at a time."""
-    spread = config.sub_clusters.spread
-    return {name: names for name, names in members_of(config).items() if name not in spread}
+    """By unit that has one home at a time: the router's names of all that it has."""
+    spread, members = spread_over(config), members_of(config)
+    return {
+        unit: tuple(each for name in names for each in members[name])
+        for unit, names in units_of(config).items()
+        if names[0] not in spread
+    }
 
 
 def homes_of(
@@ -189,10 +216,10 @@ def homes_of(
     problem: Problem | None = None,
     by_group: Sequence[Mapping[str, Profile]] = (),
 ) -> Homes:
-    """Homes of all applications by a plan of those that have one, for the first so many
+    """Homes of all applications by a plan of the units that have one, for the first so many
     sub-clusters. `problem` tells which can live where, unless all can."""
-    able, spread = able_on(config, by_group), set(config.sub_clusters.spread)
-    served = {at for name in spread for at in _everywhere(able, name)}
+    spread, unit = _everywhere(config, able_on(config, by_group)), unit_names(config)
+    served = {at for homes in spread.values() for at in homes}
     count = opened or config.sub_clusters.routers
     home = _filled(plan, [each for each in range(count) if each not in served], count, problem)
     bare = set(range(count)) - served - set(home.values())
@@ -202,7 +229,7 @@ def homes_of(
             "and holds its SLO; leave the group out, or name its models"
         )
     return {
-        name: _everywhere(able, application) if application in spread else (home[application],)
+        name: spread[application] if application in spread else (home[unit[application]],)
         for application, names in members_of(config).items()
         for name in names
     }
@@ -247,23 +274,26 @@ def known_homes(
     may have given a group other models since."""
     if directory is None:
         return None
-    found = directory.homes_by_name()
-    whole, spread = set(range(config.sub_clusters.routers)), set(config.sub_clusters.spread)
+    found = known_rows(directory, stages_by_pipeline(config))
+    whole = set(range(config.sub_clusters.routers))
     members = members_of(config).items()
     given = {name: application for application, names in members for name in names}
     told = {home for homes in found.values() for home in homes}
     may_be_bare = config.epochs is not None or are_apart(config)
     able = able_on(config, by_group)
+    spread = _everywhere(config, able)
     fits = (
         found.keys() == given.keys()
         # Moves may leave one without any application.
         and (told == whole or (may_be_bare and told <= whole))
         and all(
-            set(homes) == set(_everywhere(able, given[name]))
+            set(homes) == set(spread[given[name]])
             if given[name] in spread
             else len(homes) == 1 and given[name] in able[homes[0]]
             for name, homes in found.items()
         )
+        # It may have been told before a pipeline joined them.
+        and all(len({found[name] for name in names}) == 1 for names in movable(config).values())
     )
     return found if fits else None
 
@@ -273,16 +303,23 @@ def served_at(homes: Homes, sub_cluster: int) -> tuple[str, ...]:
     return tuple(name for name, at in homes.items() if sub_cluster in at)
 
 
+def known_rows(directory: Directory, pipelines: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Homes of applications in a directory, which has rows of these pipelines, too."""
+    told = directory.homes_by_name()
+    return {name: homes for name, homes in told.items() if name not in pipelines}
+
+
 def sticky_applications(config: DeploymentConfig) -> tuple[str, ...]:
     """Applications whose clients are served by one router each: newer frames replace older ones
     there, or a policy maps clients."""
     router = config.router
     owners = owners_of(config.served, router.policy, router.policy_options)
-    return tuple(
+    alone = tuple(
         name
         for each, (name, policy, _) in zip(config.served, owners, strict=True)
         if each.newest or POLICIES[policy].tells_sizes
     )
+    return (*alone, *(each.name for each in config.pipelines if each.newest))
 
 
 @dataclass(slots=True)
@@ -290,6 +327,12 @@ class DirectoryKeeper:
     """Makes the next directory where homes, routers or headroom have changed."""
 
     directory: Directory
+    stages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By pipeline: the router's names of its applications. It lives where all of these do."""
+
+    def homes_of_applications(self) -> dict[str, tuple[int, ...]]:
+        """Homes of all that routers hold: pipelines are no part of it."""
+        return known_rows(self.directory, self.stages)
 
     def on_routers(self, routers: Sequence[Home], wall_ms: int) -> None:
         """Tell of routers that lead now."""
@@ -327,9 +370,21 @@ class DirectoryKeeper:
         if changed != before:
             self._change(wall_ms, applications=changed)
 
-    def _change(self, wall_ms: int, **changes: object) -> None:
-        version = next_version(self.directory.version, wall_ms)
-        self.directory = msgspec.structs.replace(self.directory, version=version, **changes)
+    def _change(
+        self,
+        wall_ms: int,
+        homes: tuple[Home, ...] | None = None,
+        applications: Mapping[str, Shares] | None = None,
+    ) -> None:
+        told = self.directory
+        self.directory = msgspec.structs.replace(
+            told,
+            version=next_version(told.version, wall_ms),
+            homes=told.homes if homes is None else homes,
+            applications=told.applications
+            if applications is None
+            else with_pipelines(applications, self.stages),
+        )
 
 
 def opened_before(homes: Homes, before: Directory) -> int:
@@ -350,11 +405,13 @@ def first_directory(
     the first so many sub-clusters have a share."""
     serving = range(config.sub_clusters.routers if opened is None else opened)
     version = next_version(0 if before is None else before.version, wall_ms)
+    stages = stages_by_pipeline(config)
     shares = {
         name: tuple((home, float(home in serving) / min(len(at), len(serving))) for home in at)
         for name, at in homes.items()
     }
-    if before is not None and before.homes_by_name() == homes:
-        shares = dict(before.applications)
+    if before is not None and known_rows(before, stages) == homes:
+        shares = {name: before.applications[name] for name in homes}
     numbers = range(config.sub_clusters.routers)
-    return Directory(version, tuple(map(Home, numbers)), shares, sticky_applications(config))
+    rows = with_pipelines(shares, stages)
+    return Directory(version, tuple(map(Home, numbers)), rows, sticky_applications(config))

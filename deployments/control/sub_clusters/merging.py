@@ -11,21 +11,25 @@ from fermata.router.telemetry.dashboard_frames import (
     ApplicationFrame,
     BackendFrame,
     DashboardFrame,
+    PipelineFrame,
     read_frame,
 )
 from fermata.router.telemetry.histogram import HistogramSnapshot
 from fermata.router.telemetry.snapshot import (
     ApplicationSnapshot,
     CameraSnapshot,
+    PipelineSnapshot,
     PlacementSnapshot,
     ProcessesSnapshot,
     RouterSnapshot,
+    StageSnapshot,
     VariantSnapshot,
     worst_first,
 )
 
 K = TypeVar("K")
 T = TypeVar("T")
+R = TypeVar("R", ApplicationFrame, PipelineFrame)
 
 
 def merged_status(told: Mapping[int, DeploymentStatus]) -> DeploymentStatus:
@@ -100,7 +104,7 @@ def merged_snapshot(told: Mapping[int, RouterSnapshot]) -> RouterSnapshot:
         busy_ns=_joined((each.busy_ns for each in routers), _sum),
         non_finite=_joined((each.non_finite for each in routers), _sum),
         cameras=_cameras(routers),
-        pipelines=_union(each.pipelines for each in routers),
+        pipelines=_joined((each.pipelines for each in routers), _pipeline),
     )
 
 
@@ -211,6 +215,28 @@ def _application(first: ApplicationSnapshot, second: ApplicationSnapshot) -> App
     )
 
 
+def _pipeline(first: PipelineSnapshot, second: PipelineSnapshot) -> PipelineSnapshot:
+    """Queries of both; the door is that of the router which has ended more of them."""
+    busier = max(first, second, key=lambda each: sum(each.ended.values()))
+    return replace(
+        busier,
+        answered=_joined((first.answered, second.answered), _sum),
+        stages=[_stage(*each) for each in zip(first.stages, second.stages, strict=True)],
+        wasted_ns=first.wasted_ns + second.wasted_ns,
+        ended=_joined((first.ended, second.ended), _sum),
+    )
+
+
+def _stage(first: StageSnapshot, second: StageSnapshot) -> StageSnapshot:
+    return StageSnapshot(
+        first.application,
+        first.open + second.open,
+        first.results + second.results,
+        first.took_ns + second.took_ns,
+        first.busy_ns + second.busy_ns,
+    )
+
+
 def _variants(routers: Iterable[RouterSnapshot]) -> list[VariantSnapshot]:
     found: dict[str, VariantSnapshot] = {}
     for each in routers:
@@ -237,8 +263,8 @@ def _cameras(told: Iterable[RouterSnapshot | DashboardFrame]) -> list[CameraSnap
 
 
 def merged_frame(told: Mapping[int, str], directory: Directory | None = None) -> str:
-    """The frames of all as one; an application with several homes is shown once for each. One that
-    may move is shown where the directory has it."""
+    """The frames of all as one; an application or a pipeline with several homes is shown once for
+    each. One that may move is shown where the directory has it."""
     read = {number: json.loads(text) for number, text in told.items()}
     frames = {number: read_frame(each) for number, each in read.items() if each}
     if directory is not None:
@@ -246,7 +272,7 @@ def merged_frame(told: Mapping[int, str], directory: Directory | None = None) ->
     if not frames:
         return "{}"
     at_s = max(each.at_s for each in frames.values())
-    names = [each.name for frame in frames.values() for each in frame.applications]
+    names = [each.name for frame in frames.values() for each in _rows(frame)]
     first = next(iter(frames.values()))
     return DashboardFrame(
         at_s=at_s,
@@ -266,17 +292,29 @@ def merged_frame(told: Mapping[int, str], directory: Directory | None = None) ->
         ),
         cameras=tuple(worst_first(_cameras(frames.values()))),
         cameras_seen=sum(each.cameras_seen for each in frames.values()),
+        pipelines=tuple(
+            _shown(each, number, names.count(each.name) > 1)
+            for number, frame in frames.items()
+            for each in frame.pipelines
+        ),
     ).to_json()
+
+
+def _rows(frame: DashboardFrame) -> Iterable[ApplicationFrame | PipelineFrame]:
+    return (*frame.applications, *frame.pipelines)
 
 
 def _at_home(frame: DashboardFrame, number: int, directory: Directory) -> DashboardFrame:
     homes = directory.homes_of
-    kept = tuple(each for each in frame.applications if number in homes(each.name))
-    return replace(frame, applications=kept)
+    return replace(
+        frame,
+        applications=tuple(each for each in frame.applications if number in homes(each.name)),
+        pipelines=tuple(each for each in frame.pipelines if number in homes(each.name)),
+    )
 
 
-def _shown(application: ApplicationFrame, number: int, several: bool) -> ApplicationFrame:
-    return replace(application, name=f"{application.name} ({number})") if several else application
+def _shown(row: R, number: int, several: bool) -> R:
+    return replace(row, name=f"{row.name} ({number})") if several else row
 
 
 def _shifted(backend: BackendFrame, number: int, by_s: float) -> BackendFrame:

@@ -1,9 +1,10 @@
 """Moves of applications between routers: loaded at the new home, told, then left. Pure.
 
-A move never leaves an application without a home. The new router has its backends load it. Then
-the directory names the new home. The old router serves what still reaches it for a while, and only
-then hands back and unloads. Each step follows from the directory and the order of now, so a new
-order at any time turns a move back, or elsewhere.
+What moves is a unit: an application, or all applications that pipelines join. A move never leaves
+it without a home. The new router has its backends load it. Then the directory names the new home.
+The old router serves what still reaches it for a while, and only then hands back and unloads. Each
+step follows from the directory and the order of now, so a new order at any time turns a move back,
+or elsewhere.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,8 +32,8 @@ class HomeMoves:
 
     keeper: DirectoryKeeper
     members: Mapping[str, tuple[str, ...]]
-    """By application that may move: the router's names of its versions and buckets, which live
-    together."""
+    """By unit that may move: the router's names of its applications, with all their versions and
+    buckets, which live together."""
     wanted: dict[str, int] = field(default_factory=dict)
     """The sub-cluster that each should live in."""
     leaving: dict[str, Leaving] = field(default_factory=dict)
@@ -59,9 +60,8 @@ class HomeMoves:
     def served_at(self, sub_cluster: int) -> tuple[str, ...]:
         """Applications that a router has to hold, by its own names: those that live there, those
         that leave, and last those that come, which may have to wait for room."""
-        directory = self.keeper.directory
-        homes = directory.homes_of
-        living = [each for each in sorted(directory.applications) if sub_cluster in homes(each)]
+        homes = self.keeper.homes_of_applications()
+        living = [each for each in sorted(homes) if sub_cluster in homes[each]]
         leave = [name for name, each in self.leaving.items() if each.source == sub_cluster]
         come = [name for name, target in self.wanted.items() if target == sub_cluster]
         moving = (each for name in (*sorted(leave), *sorted(come)) for each in self.members[name])

@@ -17,6 +17,7 @@ from fermata.deployments.control.sub_clusters.moving_routers import loop_ns, tar
 from fermata.foundation.errors import NoAnswerError
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.router.telemetry.snapshot import (
+    PipelineSnapshot,
     PlacementSnapshot,
     RouterSnapshot,
     SubClusterSnapshot,
@@ -128,6 +129,11 @@ def in_parts(told: Sequence[RouterSnapshot]) -> RouterSnapshot:
             for number, each in numbered
             for name, busy_ns in each.busy_ns.items()
         },
+        pipelines={
+            part_at(number, name): _in_part(number, told_of)
+            for number, each in numbered
+            for name, told_of in each.pipelines.items()
+        },
         ranks=[_named(number, rank) for number, each in numbered for rank in each.ranks],
         # One that has come to lead since has none: all are told again.
         wanted=targets_of(told),
@@ -141,6 +147,14 @@ def in_parts(told: Sequence[RouterSnapshot]) -> RouterSnapshot:
             [],
         ),
     )
+
+
+def _in_part(number: int, pipeline: PipelineSnapshot) -> PipelineSnapshot:
+    """Queries that one sub-cluster has ended, with the parts that run their stages."""
+    stages = [
+        replace(each, application=part_at(number, each.application)) for each in pipeline.stages
+    ]
+    return replace(pipeline, stages=stages)
 
 
 def _named(number: int, rank: SubClusterSnapshot) -> SubClusterSnapshot:

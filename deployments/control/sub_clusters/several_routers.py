@@ -12,7 +12,12 @@ from fermata.autoscaler.control_loop import ControlLoop
 from fermata.autoscaler.router_count import RouterCount
 from fermata.deployments.config.backend_groups import are_apart, own_config
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.sub_clusters import backend_counts, epochs_between, restricted
+from fermata.deployments.config.sub_clusters import (
+    backend_counts,
+    epochs_between,
+    restricted,
+    serving,
+)
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.control_plane import PATIENCE_S, SEATS, ControlPlaneCore
 from fermata.deployments.control.device_memory import room_bytes
@@ -47,6 +52,7 @@ from fermata.deployments.control.sub_clusters.scaled_routers import (
     scaled_parts,
     scaling_control,
 )
+from fermata.deployments.control.sub_clusters.units import stages_by_pipeline
 from fermata.deployments.specs.status import DeploymentStatus, RouterStatus
 from fermata.foundation.errors import ConfigError, NoAnswerError, ServingError
 from fermata.foundation.logs import LOG, fields
@@ -106,7 +112,7 @@ class SeveralRouters:
         known = known_homes(config, before, by_group)
         self.homes = known or await self._solve(profiles, control, opened)
         told = first_directory(config, self.homes, before, self.wall_ms(), opened)
-        self.keeper = DirectoryKeeper(told)
+        self.keeper = DirectoryKeeper(told, stages_by_pipeline(config))
         if control is not None:
             self.moves = HomeMoves(self.keeper, movable(config))
         for number in range(config.sub_clusters.routers):
@@ -192,10 +198,9 @@ class SeveralRouters:
         own = restricted(config, number, served_at(self.homes, number))
         if self.by_group:
             known = able_on(config, self.by_group)[number]
-            kept = tuple(each for each in own.applications if each.name in known)
-            if not kept:
+            own = serving(own, known)
+            if not own.applications:
                 raise ConfigError(f"backends.{number}: no application holds its SLO there")
-            own = own.model_copy(update={"applications": kept})
         own.check_backends()
         return own
 

@@ -14,10 +14,12 @@ from fermata.router.links.messages import Cancel, Payload, QueryPart, Submit
 class QueryBond:
     """Whether a router knows a query. Once that router is gone, its parts stand alone."""
 
-    __slots__ = ("is_known", "pipeline", "told")
+    __slots__ = ("home", "is_known", "pipeline", "told")
 
     def __init__(self, pipeline: str, is_known: bool = True) -> None:
         self.pipeline = pipeline
+        self.home = 0
+        """The sub-cluster whose router was told of it."""
         self.is_known = is_known
         """The router keeps the query, or will: parts are told as such."""
         self.told = False
@@ -40,13 +42,32 @@ class PartTicket:
         """Request whose result it is made of; -1: it begins the query."""
         self.told = False
 
-    def tell(self) -> QueryPart | None:
-        """Its part as a router is told, once: when it comes again, the router knows it by its id,
-        or knows nothing of the query."""
-        if self.told or not self.bond.is_known:
+    def tell(self, home: int = 0) -> QueryPart | None:
+        """Its part as the router of a sub-cluster is told, once: when it comes again, the router
+        knows it by its id, or knows nothing of the query. No second router hears of a query."""
+        bond = self.bond
+        if self.told or not bond.is_known or (bond.told and bond.home != home):
             return None
-        self.told = self.bond.told = True
-        return QueryPart(self.bond.pipeline, self.stage, self.parent)
+        self.told = bond.told = True
+        bond.home = home
+        return QueryPart(bond.pipeline, self.stage, self.parent)
+
+    def on_moved(self, home: int, ran: bool) -> None:
+        """The router of a sub-cluster has handed it back, and keeps nothing of its query. A query
+        that nothing has run of begins anew at its next home; otherwise all parts stand alone.
+        `ran`: it was in a batch."""
+        bond = self.bond
+        if not bond.told or bond.home != home:
+            return
+        if self.begins_anew and not ran:
+            self.told = bond.told = False
+        else:
+            bond.is_known = False
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether nothing else of its query can have been told."""
+        return self.parent < 0
 
 
 class CallTicket(PartTicket):
@@ -60,14 +81,19 @@ class CallTicket(PartTicket):
         self.begins = False
         """The router has heard of the query by it."""
 
-    def tell(self) -> QueryPart | None:
+    def tell(self, home: int = 0) -> QueryPart | None:
         # The first one that is told begins the query: those before it may never have been.
         self.begins = not self.bond.told and not self.told
-        told = super().tell()
+        told = super().tell(home)
         if told is None:
             self.begins = False
             return None
         return QueryPart(told.pipeline, self.stage, -1 if self.begins else self.query, self.query)
+
+    @property
+    def begins_anew(self) -> bool:
+        # Other calls may run, or may have run.
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +244,7 @@ class PendingRequest:
             self.rows,
             self.tell_place() if tells_place else None,
             None if sequence is None else (sequence.key, sequence.start, sequence.end),
-            None if self.part is None else self.part.tell(),
+            None if self.part is None else self.part.tell(self.home),
             self.retried,
         )
 
@@ -231,7 +257,7 @@ def submit_together(
     beside: list[Payload | int] = []
     for each in others:
         assert each.part is not None
-        each.part.tell()
+        each.part.tell(each.home)
         place = each.tell_place() if tells_places else None
         beside.append(each.rid if place is None else place)
     submit = first.submit(now_ns, reply_ns, tells_places)

@@ -288,12 +288,12 @@ class RequestDriver:
         self.takes_truths = takes_places
         # Observers hear of a batch by what its backend asks for.
         self.table.tells_places = takes_places and self.observer is None
-        self.queries.loosen(takes_places)
+        self.queries.loosen(takes_places, home)
         self.table.on_router_up(self.clock(), term, home)
         self.pump()
 
     def on_router_down(self, home: int = 0) -> None:
-        self.queries.loosen(self.queries.router_takes)
+        self.queries.loosen(self.queries.router_takes, home)
         self.table.on_router_down(self.clock(), home)
         self.pump()
 

@@ -104,7 +104,7 @@ class RequestTable:
         if place is not None:
             entry.payload = place(rid)
         if self.homes.several:
-            entry.home = self.homes.pick(terms.application, terms.client)
+            entry.home = self._home_for(entry)
         if self.homes.terms[entry.home] >= 0:
             self._submit(now_ns, entry)
         return rid
@@ -121,20 +121,28 @@ class RequestTable:
         and submit them in one message: their ids. None where each has to be admitted by itself:
         no router is to hear of all of them, or there is no room for all.
         """
-        homes, count = self.homes, len(sizes)
-        if homes.several or homes.terms[0] < 0 or not tickets[0].bond.is_known:
+        homes, bond, home = self.homes, tickets[0].bond, tickets[0].bond.home
+        if homes.terms[home] < 0 or not bond.is_known:
             return None
         total = replace(terms, size_bytes=sum(sizes))
-        if refusal_at_door(self, now_ns, total, count) is not None:
+        if refusal_at_door(self, now_ns, total, len(sizes)) is not None:
             return None
         entries = [self._enter(now_ns, terms, size) for size in sizes]
         rids = [entry.rid for entry in entries]
         payloads = place(rids)
         for entry, ticket, payload in zip(entries, tickets, payloads, strict=True):
-            entry.part, entry.payload, entry.term = ticket, payload, homes.terms[0]
+            entry.part, entry.payload = ticket, payload
+            entry.home, entry.term = home, homes.terms[home]
         submit = submit_together(now_ns, entries, self.reply_ns, self.tells_places)
-        self._effects.append(ToRouter(submit, 0))
+        self._effects.append(ToRouter(submit, home))
         return rids
+
+    def _home_for(self, entry: PendingRequest) -> int:
+        """The sub-cluster for a request: that of its query, where a router has heard of it."""
+        bond = None if entry.part is None else entry.part.bond
+        if bond is None or not bond.is_known:
+            return self.homes.pick(entry.application, entry.client)
+        return bond.home if bond.told else self.homes.pick(bond.pipeline, entry.client)
 
     def _enter(self, now_ns: int, terms: RequestTerms, size_bytes: int) -> PendingRequest:
         """Open a request of that size, which is not submitted yet."""
@@ -220,7 +228,7 @@ class RequestTable:
         self.homes.on_down(now_ns, home)
         for entry in list(self.entries.values()) if self.homes.several else ():
             if entry.home == home:
-                other = self.homes.pick(entry.application, entry.client)
+                other = self._home_for(entry)
                 if self._may_move(entry, other):
                     self._move(now_ns, entry, other)
 
@@ -231,7 +239,7 @@ class RequestTable:
             return False
         for entry in list(self.entries.values()):
             if self.homes.terms[entry.home] < 0 and entry.fetched_by < 0:
-                other = self.homes.pick(entry.application, entry.client)
+                other = self._home_for(entry)
                 if other != entry.home:
                     self._move(now_ns, entry, other)
         return True
@@ -269,9 +277,11 @@ class RequestTable:
     def _on_moved(self, now_ns: int, entry: PendingRequest) -> None:
         """Ask at its new home. A router that knows more than this frontend does is believed: until
         a newer directory comes, the request waits."""
+        if entry.part is not None:
+            entry.part.on_moved(entry.home, entry.retried)
         entry.fetched_by = -1
         known = entry.home not in self.homes.of(entry.application)
-        home = self.homes.pick(entry.application, entry.client) if known else NOWHERE
+        home = self._home_for(entry) if known else NOWHERE
         self._move(now_ns, entry, home)
 
     def on_unread(self, unread: Unread) -> None:

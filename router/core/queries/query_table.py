@@ -19,6 +19,8 @@ from fermata.router.core.queries.speeds import StageSpeeds
 from fermata.router.core.queries.variants import StageVariants
 
 __all__ = ["Part", "Query", "QueryTable"]
+LEFT = (DropReason.CANCELLED, DropReason.MOVED)
+"""Ends of queries that say nothing of the load."""
 
 
 class QueryTable:
@@ -145,6 +147,14 @@ class QueryTable:
         self._end(now_ns, query, DropReason.CANCELLED)
         return True
 
+    def forget(self, now_ns: int, pipeline: int) -> None:
+        """Queries of a pipeline go on at another router. Their requests stay as they are: each
+        stands alone from now on."""
+        for query in [each for each in self.queries.values() if each.pipeline == pipeline]:
+            for rid in sorted(query.parts):
+                self._close(self.parts[rid])
+            self._end(now_ns, query, DropReason.MOVED)
+
     def take_ended(self) -> list[Query]:
         """Queries that have ended since the last call, refused ones included."""
         taken, self.ended = self.ended, []
@@ -260,13 +270,13 @@ class QueryTable:
         if query.called:
             learns = outcome in (GOOD, DropReason.LATE)
             flow.on_calls_end(query.called, query.rounds, learns)
-        if self.choosing and outcome != DropReason.CANCELLED:
+        if self.choosing and outcome not in LEFT:
             self.variants.on_end(outcome == GOOD)
         if outcome == GOOD:
             flow.good += 1
             if self.choosing:
                 flow.note_reached(query.ended)
-        elif outcome != DropReason.CANCELLED and not query.refused:
+        elif outcome not in LEFT and not query.refused:
             if any(query.ended):
                 flow.lost += 1
             else:

@@ -111,13 +111,13 @@ class CalledQuery:
         if refusal.reason not in UNTOLD:
             self.tell(refusal.reason)
         elif self.query.bond.is_known and self.query.bond.told:
-            self.means.to_router(Cancel(self.query.rid))
+            self.means.to_router(Cancel(self.query.rid), self.query.bond.home)
         self.requests.withdraw(self.query, refusal)
 
     def tell(self, lost: str) -> None:
         """Tell the router how the query has ended."""
         if self.query.bond.is_known and self.query.bond.told:
-            self.means.to_router(HandedOn(self.query.rid, lost))
+            self.means.to_router(HandedOn(self.query.rid, lost), self.query.bond.home)
 
     def stop(self) -> None:
         """The query is answered, and its function is of no use any more."""

@@ -85,8 +85,8 @@ class DriverMeans:
         # Not at once: an answer may come while the table is being read.
         self.driver.loop.call_soon(self.driver.cancel, rid)
 
-    def to_router(self, message: Cancel | HandedOn) -> None:
-        self.driver.sender.to_router(message, 0)
+    def to_router(self, message: Cancel | HandedOn, home: int) -> None:
+        self.driver.sender.to_router(message, home)
 
     def run_aside(
         self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime | None

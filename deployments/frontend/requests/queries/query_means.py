@@ -48,7 +48,8 @@ class QueryMeans(Protocol):
     def cancel_soon(self, rid: int) -> None:
         """Withdraw a request, which may have ended."""
 
-    def to_router(self, message: Cancel | HandedOn) -> None: ...
+    def to_router(self, message: Cancel | HandedOn, home: int) -> None:
+        """To the router of this sub-cluster."""
 
     def run_aside(
         self, work: Callable[[], T], then: Callable[[T | Exception], None], cost: LearntTime | None

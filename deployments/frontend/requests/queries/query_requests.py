@@ -127,13 +127,14 @@ class QueryRequests:
         self._end(query, drop_refusal(DropReason.CANCELLED))
         return True
 
-    def loosen(self, router_takes: bool) -> None:
-        """The router knows nothing of open queries any more: their parts stand alone from now
-        on, each with the deadline of its query."""
+    def loosen(self, router_takes: bool, home: int = 0) -> None:
+        """The router of a sub-cluster knows nothing of open queries any more: their parts stand
+        alone from now on, each with the deadline of its query."""
         self.router_takes = router_takes
         for query in self.queries.values():
-            query.bond.loosen()
-            query.bond.is_known = query.bond.is_known and router_takes
+            if not query.bond.told or query.bond.home == home:
+                query.bond.loosen()
+                query.bond.is_known = query.bond.is_known and router_takes
 
     # Parts
 
@@ -351,7 +352,7 @@ class QueryRequests:
         the router already."""
         follows = query.pipeline.graph.stages[record.stage].children
         if follows and query.bond.is_known:
-            self.means.to_router(HandedOn(rid, record.missing))
+            self.means.to_router(HandedOn(rid, record.missing), query.bond.home)
         if not query.settled and not any(query.open):
             query.ended_at_ns = self.means.now_ns()
             found = query.parts, query.rid, self.means.pixels_max, query.left_out
@@ -388,7 +389,7 @@ class QueryRequests:
             query.function.end(refusal)
             return
         if query.bond.is_known and query.bond.told:
-            self.means.to_router(Cancel(query.rid))
+            self.means.to_router(Cancel(query.rid), query.bond.home)
         self.withdraw(query, refusal)
 
     def withdraw(self, query: OpenQuery, refusal: Refusal) -> None:

@@ -45,5 +45,5 @@ def check_left(frontends: list[FrontendHost], routers: list[RouterHost]) -> None
         queries = None if router.live is None else router.live.queries
         if queries is not None:
             kept = queries.table.queries, queries.table.parts, queries.arrived, queries.waiting
-            if any(map(len, kept)):
+            if any(kept):
                 raise InvariantViolationError(f"{router.loop.name} keeps of queries: {kept}")

@@ -6,9 +6,10 @@ from typing import Final
 
 REST: Final = 4.0
 """Times what a step took, in a process that serves meanwhile."""
-REST_BESIDE: Final = 20.0
+REST_BESIDE: Final = 60.0
 """The same beside a process that serves: two processes on a GPU take turns, and batches that meet
-a step take several times as long. So few may that nobody plans by them."""
+a step take several times as long. So few may that nobody plans by them: routers plan with run times
+that one batch in fifty exceeds."""
 
 LOOK_S: Final = 0.05
 """How often a rest looks whether it may end."""

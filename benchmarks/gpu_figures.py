@@ -291,7 +291,7 @@ def one_model(
             yield Figure(f"ResNet-50 at 1,000 req/s, {name}", found, "ms", goal, at_most=True)
         lead = probe(server, targets, PROBE_S, 10_000).spent.lead_ms
         yield Figure("ResNet-50 at 10,000 req/s, lead", lead, "ms", 2, at_most=True)
-        best = search(server, targets, 13_000, 0.15 if quick else 0.05, quick)
+        best = search(server, targets, 15_000, 0.15 if quick else 0.05, quick)
         served = best.load.goodput_rps if best else 0.0
         yield Figure(ONE_SERVED, served, "req/s", 15_000)
         yield Figure("  over plain Ray Serve", served / PLAIN_ONE, "x", 8)

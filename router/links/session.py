@@ -166,7 +166,9 @@ class Session:
         # Strangers gain no time by talking.
         if self.peer is not None or not self.handshake.accepts:
             self.heard_at_ns = now_ns
-        if self.closed is not None:
+        # By another name: what comes in may end the session.
+        ended = self.closed
+        if ended is not None:
             return []
         buffer = self.buffer
         if not buffer:

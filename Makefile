@@ -27,7 +27,7 @@ help:
 	@echo "make attack      attacks on a server of its own, beside an honest client; QUICK=1 for short ones"
 	@echo "make bench       reduced benchmarks of the scheduler; FULL=1 for whole ones"
 	@echo "make tournament  every policy on drawn workloads; DRAWS=2000 for how many, FIRST=1000000 from which seed"
-	@echo "make compiled    compile the router now, and not in the background of make serve"
+	@echo "make compiled    compile the router, for router: {compiled: true}"
 	@echo "make sbom        write the bill of materials to build/sbom.json"
 	@echo "make audit       ask the index for known vulnerabilities of what is pinned"
 	@echo "make clean       remove what these made"
@@ -47,9 +47,7 @@ $(MODELS): $(READY) weights.txt
 
 models: $(MODELS)
 
-# The first start does not wait for the compiler: the next one has what it makes.
 serve: $(NEEDS)
-	@$(BIN)/python -m fermata.router.compiled --background
 	$(BIN)/fermata serve $(CONFIG)
 
 # Prometheus and Chromium, where they may be installed; what needs them is skipped where they are not.

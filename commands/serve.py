@@ -50,7 +50,7 @@ def serve(
 
     As `serve run fermata.deployments.app:build config=CONFIG`, with the configuration
     checked first and Ray's workers at full priority. The router is native code where `make
-    compiled` has built it, unless the file says `router: {compiled: false}`.
+    compiled` has built it and the file says `router: {compiled: true}`.
     """
     loaded = load_served(config, tuple(profiles or ()))
     with ExitStack() as ports:

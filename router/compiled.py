@@ -43,11 +43,15 @@ INTERPRETED = {
     "__init__.py": "packages hold nothing",
     "router/core/queries/query_table.py": "simulations extend it, which no native class allows",
     "router/links/closing.py": "an enumeration that takes unknown values is no native class",
+    "router/links/connecting.py": "as transport.py",
     "router/links/directory.py": "msgspec makes its messages, and they are native as it is",
     "router/links/heartbeat.py": "simulations extend it, and it is called a few times a second",
+    "router/links/limits.py": "options of the transport extend it",
     "router/links/messages.py": "msgspec makes them, and they are native as it is",
     "router/links/tls.py": "OpenSSL does the work",
+    "router/links/transport.py": "objects of uvloop are not of the types that asyncio's have",
     "router/links/unavailability.py": "as closing.py, and msgspec makes its message",
+    "router/links/wire.py": "as transport.py",
     "router/live/own_speed.py": "Ray runs its function as a task, and takes no native one",
     "router/live/precise_timer.py": "a structure of ctypes is no native class",
     "router/live/subprocess_worker.py": "it is a program of its own, which runs by its name",
@@ -182,7 +186,9 @@ def _try_out(made: Path, names: Sequence[str]) -> None:
         " sys.meta_path.insert(0, NativeModules(Path(sys.argv[1])));"
         " [__import__(name) for name in sys.argv[2:]]"
     )
-    _run([sys.executable, "-c", program, os.fspath(made), *names], PACKAGE.parent)
+    # What is not native itself must come up on it too.
+    serves = f"{PACKAGE.name}.router.leadership.process"
+    _run([sys.executable, "-c", program, os.fspath(made), *names, serves], PACKAGE.parent)
 
 
 def _run(command: Sequence[str], folder: Path) -> None:

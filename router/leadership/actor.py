@@ -230,7 +230,7 @@ def create_router(
     logs: LogOptions | None = None,
     other: str = "",
     second: bool = False,
-    compiled: bool = True,
+    compiled: bool = False,
 ) -> Called:
     """A new detached router. Its creator must `stop` it and `ray.kill` its actor. It is `compiled`
     where its machine has a build of this very code.

@@ -49,7 +49,7 @@ def serves(server: Server) -> bool:
 @pytest.mark.skipif(bool(reason_not()), reason="nothing can be compiled here")
 def test_a_compiled_router_serves_and_comes_back(tmp_path: Path) -> None:
     build()
-    with serving(tmp_path, emulated(tmp_path), backends=2) as server:
+    with serving(tmp_path, emulated(tmp_path, compiled=True), backends=2) as server:
         assert serves(server)
         assert started(tmp_path) == ["yes"]
         os.kill(router_of(server), signal.SIGKILL)

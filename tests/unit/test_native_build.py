@@ -10,7 +10,7 @@ import pytest
 
 from fermata.foundation import native
 from fermata.router.compiled import build, reason_not
-from fermata.router.links.session import SessionLimits
+from fermata.router.links.limits import SessionLimits
 from fermata.router.links.transport import LinkOptions
 from fermata.router.policies.ramsis.chain.solve import TableSolution
 

@@ -59,7 +59,6 @@ def test_what_serves_is_compiled() -> None:
     assert {
         "router/core/engine.py",
         "router/links/session.py",
-        "router/links/transport.py",
         "router/live/driver.py",
         "router/live/fleet/fleet.py",
         "router/telemetry/meters.py",

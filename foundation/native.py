@@ -82,8 +82,8 @@ class NativeModules(MetaPathFinder, Loader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Call the module's entry, which runs its body too. mypyc makes an extension for each
-        module that does no more than this; to compile those takes as long as all the others."""
+        """Call the module's entry, which runs its body too. mypyc would make an extension for each
+        module that does no more than this."""
         entry = _entry(spec.name)
         pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
         pointer_of.restype = ctypes.c_void_p

@@ -62,7 +62,7 @@ INTERPRETED = {
 }
 """By path or name: modules that stay as they are, and why."""
 OPTIMISE = "-O1"
-"""-O2 takes half as long again to compile, and what it makes is no faster."""
+"""Higher levels take longer to compile; whether they make a faster router was not measured."""
 FLAGS = (OPTIMISE, "-w", "-fPIC", "-fwrapv", "-DNDEBUG")
 MYPY = ("--config-file=", "--ignore-missing-imports", "--disable-error-code=import-untyped")
 """An image has no stubs of the libraries that are called now and then."""

@@ -11,6 +11,8 @@ NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|objects|words|torchvision|t
 LIVE := timeout -k 10 2400 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
 SOAK := timeout -k 10 900 $(BIN)/python -m pytest -m soak tests/live
 
+# Every process of a test has native modules then, and not the router alone.
+$(if $(COMPILED),$(eval export FERMATA_COMPILED := auto))
 SECONDS ?= 600
 DRAWS ?= 2000
 
@@ -19,13 +21,13 @@ DRAWS ?= 2000
 help:
 	@echo "make serve       set up, then serve deployments/local.yaml; CONFIG=FILE for another"
 	@echo "make models      set up torch and the weights of the embedded models"
-	@echo "make test        set up, then run every test but the long ones; LONG=1 for those too"
+	@echo "make test        set up, then run every test but the long ones; LONG=1 for those too, COMPILED=1 on native code"
 	@echo "make lint        formatting, types, layering"
 	@echo "make fuzz        simulated faults and hostile bytes; SECONDS=600 for how long, FIRST=0 from which seed"
 	@echo "make attack      attacks on a server of its own, beside an honest client; QUICK=1 for short ones"
 	@echo "make bench       reduced benchmarks of the scheduler; FULL=1 for whole ones"
 	@echo "make tournament  every policy on drawn workloads; DRAWS=2000 for how many, FIRST=1000000 from which seed"
-	@echo "make compiled    build the optional compiled core into build/compiled"
+	@echo "make compiled    compile the router, for router: {compiled: true}"
 	@echo "make sbom        write the bill of materials to build/sbom.json"
 	@echo "make audit       ask the index for known vulnerabilities of what is pinned"
 	@echo "make clean       remove what these made"
@@ -58,7 +60,7 @@ tools:
 
 test: unhurried soak live
 
-unhurried: $(MODELS) tools
+unhurried: $(MODELS) tools $(if $(COMPILED),compiled)
 	$(BIN)/python -m pytest -n 2 $(if $(LONG),-m 'not live and not soak')
 
 soak: $(MODELS)
@@ -100,7 +102,7 @@ tournament: $(READY)
 	$(BIN)/fermata tournament --draws $(DRAWS) $(if $(FIRST),--first $(FIRST)) --save build/tournament
 
 compiled: $(READY)
-	$(BIN)/python -m fermata.router.compiled build/compiled
+	$(BIN)/python -m fermata.router.compiled
 
 sbom: $(READY)
 	mkdir -p build

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 from benchmarks.autoscale_policies import accuracy, pairs
 from benchmarks.figures import Figure, run_parts
 from benchmarks.workloads import scenario
+from fermata.foundation import native
 from fermata.router.compiled import build
 from fermata.simulator.reports.report import report
 from fermata.simulator.run import RunLog, simulate
@@ -123,17 +123,15 @@ def a_day(quick: bool) -> Iterator[Figure]:
         "print(json.dumps([result.requests, log.wall_s, outside, whole, result.backend_hours, "
         "hours, max(each.window.up for each in log.windows), result.worst_bad_rate]))"
     )
-    with tempfile.TemporaryDirectory() as folder:
-        compiled = Path(folder) / "compiled"
-        build(compiled)
-        output = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(compiled), str(ROOT)])},
-            cwd=folder,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+    build()
+    output = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **native.USE},
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     requests, wall_s, outside, whole, hours, clairvoyant, most, worst = json.loads(output)
     name = f"a day, {requests / 1e6:.1f} million requests, up to {most} backends:"
     yield Figure(f"{name} run takes", wall_s, "s", 600, True)

@@ -11,13 +11,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +25,10 @@ from benchmarks.live_server import ROOT, Running, fermata
 from fermata.deployments.frontend.requests.pending_request import RequestTerms, ToRouter
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs.frontend import TableLimits
+from fermata.foundation import native
 from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.assembly import RouterConfig
 from fermata.router.compiled import build
-from fermata.router.core import engine
 from fermata.router.leadership.actor import quiet_gc
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.directory import Directory, Home
@@ -51,11 +49,11 @@ from fermata.router.policies.application import ApplicationSpec, VariantSpec
 PARTS = {
     "rate": "requests by CPU time of 1, 2 and 4 routers",
     "large": "800 models on 1,000 backends in 20 sub-clusters, batches of one",
-    "compiled": "both with the compiled core, which takes minutes to build",
+    "compiled": "both with the compiled router, which takes minutes to build",
     "killed": "one of two routers is killed under load",
 }
 COMPILED = ("rate", "large")
-"""Parts that are measured with the compiled core too."""
+"""Parts that are measured with the compiled router too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,25 +286,21 @@ def measure_large(quick: bool) -> Iterator[Figure]:
 
 
 def is_compiled() -> bool:
-    return engine.__file__.endswith(".so")
+    return native.installed()
 
 
 def measure_compiled(quick: bool) -> Iterator[Figure]:
-    """The same figures of a process with the compiled core."""
-    with tempfile.TemporaryDirectory() as folder:
-        built = Path(folder) / "compiled"
-        build(built)
-        only = [word for part in COMPILED for word in ("--only", part)]
-        command = [sys.executable, "-P", "-m", "benchmarks.clusters", "--json", *only]
-        path = os.pathsep.join((str(built), str(ROOT)))
-        told = subprocess.run(
-            command + ["--quick"] * quick,
-            env={**os.environ, "PYTHONPATH": path},
-            cwd=folder,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+    """The same figures of a process with the compiled router."""
+    build()
+    only = [word for part in COMPILED for word in ("--only", part)]
+    told = subprocess.run(
+        [sys.executable, "-m", "benchmarks.clusters", "--json", *only, *(["--quick"] * quick)],
+        env={**os.environ, **native.USE},
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     for row in json.loads(told):
         del row["reached"]
         yield Figure(

@@ -4,11 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure, run
+from fermata.foundation import native
 from fermata.router.compiled import build
 
 ROOT = Path(__file__).parent.parent
@@ -18,7 +18,7 @@ REPEATS = 3
 """Machines are noisy; the best of a few runs is the cost without the neighbours'."""
 
 
-def drive_apart(size: tuple[int, int], requests: int, compiled: Path | None) -> tuple[float, str]:
+def drive_apart(size: tuple[int, int], requests: int, compiled: bool) -> tuple[float, str]:
     """Best requests per CPU-second and the digest, in a process of its own."""
     code = (
         "import json, sys; from benchmarks.core_drive import drive; "
@@ -27,32 +27,27 @@ def drive_apart(size: tuple[int, int], requests: int, compiled: Path | None) -> 
         "best = max(runs, key=lambda run: run.per_cpu_s); "
         "print(json.dumps([best.per_cpu_s, best.digest, engine.__file__]))"
     )
-    path = [str(ROOT)] if compiled is None else [str(compiled), str(ROOT)]
-    # From a folder of its own: the current one would come first on the path.
-    with tempfile.TemporaryDirectory() as folder:
-        output = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-            cwd=folder,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, native.VARIABLE: native.USE[native.VARIABLE] if compiled else ""},
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     per_cpu_s, digest, module = json.loads(output)
-    assert module.endswith(".so") == (compiled is not None), f"measured the wrong core: {module}"
+    assert module.endswith(".so") == compiled, f"measured the wrong core: {module}"
     return per_cpu_s, digest
 
 
 def measure(quick: bool) -> Iterator[Figure]:
     requests = 60_000 if quick else 300_000
-    small, digest = drive_apart(SMALL, requests, None)
+    small, digest = drive_apart(SMALL, requests, False)
     yield Figure("interpreted, 20 models x 16 backends", small, "req/CPU-s", 150_000)
-    large, _ = drive_apart(LARGE, 2 * requests, None)
+    large, _ = drive_apart(LARGE, 2 * requests, False)
     yield Figure("cost at 1,000 x 512 over 20 x 16", small / large, "x", 3.0, at_most=True)
-    with tempfile.TemporaryDirectory() as folder:
-        compiled = Path(folder) / "compiled"
-        build(compiled)
-        fast, fast_digest = drive_apart(SMALL, requests, compiled)
+    build()
+    fast, fast_digest = drive_apart(SMALL, requests, True)
     yield Figure("compiled, 20 models x 16 backends", fast, "req/CPU-s", 300_000)
     same = float(fast_digest == digest)
     yield Figure("compiled core decides the same (1: yes)", same, "", 1.0)

@@ -49,7 +49,8 @@ def serve(
     """Serve what a configuration names, on Ray Serve, until Ctrl-C.
 
     As `serve run fermata.deployments.app:build config=CONFIG`, with the configuration
-    checked first and Ray's workers at full priority.
+    checked first and Ray's workers at full priority. The router is native code where `make
+    compiled` has built it and the file says `router: {compiled: true}`.
     """
     loaded = load_served(config, tuple(profiles or ()))
     with ExitStack() as ports:

@@ -1,8 +1,9 @@
 """Two ends of a link without a network between them."""
 
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Connector
+from fermata.router.links.limits import SessionLimits
 from fermata.router.links.messages import PROTOCOL, Hello, Message
-from fermata.router.links.session import Session, SessionLimits, encode
+from fermata.router.links.session import Session, encode
 
 SECRET = b"a secret of this test"
 FRAME_BYTES_MAX = 1 << 20

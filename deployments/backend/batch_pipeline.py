@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fermata.foundation.units import NEVER, ms
+from fermata.router.links.limits import LIMITS
 from fermata.router.links.messages import (
     Done,
     Fetch,
@@ -19,7 +20,6 @@ from fermata.router.links.messages import (
     Run,
     frontend_of,
 )
-from fermata.router.links.session import LIMITS
 
 INPUT_LATE = "its input was not there in time"
 Tensors = tuple[tuple[str, str, tuple[int, ...], bytes], ...]

@@ -212,6 +212,8 @@ class RouterSection(Section):
     standby: bool = False
     """A second router waits to take its place within a tenth of a second, on another machine where
     `resources` say so."""
+    compiled: bool = False
+    """Run it as native code where `make compiled` has built that of the same sources."""
     cpus: Annotated[float, Field(ge=0)] = 0
     """CPU cores that Ray sets aside for it; more than 0 keeps it off machines that offer none, such
     as the head of a cluster."""

@@ -26,6 +26,7 @@ from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.actor import (
     Called,
     create_router,
+    environment_of,
     find_actor,
     find_router,
     in_our_words,
@@ -172,6 +173,7 @@ class RayCluster:
                 logs=log_options(config),
                 other=other if config.router.standby else "",
                 second=seat > 0,
+                compiled=config.router.compiled,
             )
         except ValueError as error:
             # The name is still taken: whoever has it is on its way out, or was not seen.
@@ -191,7 +193,8 @@ class RayCluster:
         return found
 
     async def router_speed(self) -> float | None:
-        task = ray.remote(carried_rps).options(num_cpus=0)
+        environment = environment_of(self.config.router.compiled)
+        task = ray.remote(carried_rps).options(num_cpus=0, runtime_env=environment)
         try:
             return float(await asyncio.wait_for(task.remote(), TRIAL_S))
         except (TimeoutError, ray.exceptions.RayError) as error:

@@ -37,8 +37,9 @@ from fermata.foundation.units import ms
 from fermata.profiles.store import load_file
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor
+from fermata.router.links.limits import SessionLimits
 from fermata.router.links.messages import PROTOCOL, Hello
-from fermata.router.links.session import Session, SessionLimits
+from fermata.router.links.session import Session
 
 PIXELS_MAX = 1 << 20
 CONFIG_BYTES_MAX = 4096

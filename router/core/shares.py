@@ -199,8 +199,9 @@ class FairAdmission(Admission):
         if any(in_time for *_, in_time in turns):
             turns = [turn for turn in turns if turn[-1]]
         served = [count / cost_ns for count, cost_ns, _, _ in turns]
-        slack_ns = sum(part * turn[2] for part, turn in zip(served, turns, strict=True))
-        return backends / sum(served), max(1, int(slack_ns / sum(served)))
+        slack_ns = sum((part * turn[2] for part, turn in zip(served, turns, strict=True)), 0.0)
+        rate = sum(served, 0.0)
+        return backends / rate, max(1, int(slack_ns / rate))
 
     def _turn(self, slo_ns: int, kind: int) -> tuple[float, int, bool]:
         """Cost and slack on backends of one kind, and whether anything ends in time there."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import ray
 from ray.experimental import internal_kv
 
+from fermata.foundation import native
 from fermata.foundation.errors import GoneError, NoAnswerError, ServingError
 from fermata.foundation.garbage import settle_garbage
 from fermata.foundation.logs import LOG, LogOptions, debugging, fields, start_logs
@@ -111,7 +112,11 @@ class RouterActor(RouterProcess):
         post = asyncio.get_running_loop().call_soon_threadsafe
         beats = TIMING.hung_ns // self.heartbeat.every_ns
         self.heartbeat.watch_loop(LoopWatch(post, beats, hang_up))
-        LOG.info("router listens", extra=fields(term=self.term, address=address))
+        reason = native.install()
+        if reason not in ("", native.NOT_ASKED, native.NO_BUILD):
+            LOG.warning("router is not compiled", extra=fields(reason=reason))
+        listens = fields(term=self.term, address=address, compiled=reason or "yes")
+        LOG.info("router listens", extra=listens)
         return address
 
     async def stop(self, reason: str = "router shuts down") -> None:
@@ -225,8 +230,10 @@ def create_router(
     logs: LogOptions | None = None,
     other: str = "",
     second: bool = False,
+    compiled: bool = False,
 ) -> Called:
-    """A new detached router. Its creator must `stop` it and `ray.kill` its actor.
+    """A new detached router. Its creator must `stop` it and `ray.kill` its actor. It is `compiled`
+    where its machine has a build of this very code.
 
     Start Ray with RAY_worker_niceness=0: by default its workers yield to every other process.
     """
@@ -240,8 +247,14 @@ def create_router(
         max_concurrency=1000,
         num_cpus=cpus,
         resources=resources,
+        runtime_env=environment_of(compiled),
     ).remote(config, generation, host, 0, options, mark, logs, other, second, namespace)
     return Called(created)
+
+
+def environment_of(compiled: bool) -> dict[str, Any] | None:
+    """The environment that Ray makes for a process which runs the router's code."""
+    return {"env_vars": native.USE} if compiled else None
 
 
 def _class_of(mark: str) -> type[RouterActor]:

@@ -5,15 +5,14 @@ object as the transport does. A frame is four bytes of length and a msgpack list
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
 
 from fermata.foundation.errors import ServingError
-from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed, quoted
 from fermata.router.links.handshake import Handshake, RefusedError
+from fermata.router.links.limits import LIMITS, SessionLimits
 from fermata.router.links.messages import Challenge, Goodbye, Heartbeat, Hello, Message, Proof
 
 PREFIX = 4
@@ -22,36 +21,6 @@ OWN = frozenset((Hello, Challenge, Proof, Heartbeat, Goodbye))
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Message])
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """Limits of one link."""
-
-    silence_ns: int = ms(300)
-    """A peer that has sent nothing for so long is dead."""
-    checks: int = 4
-    """Checks within a peer's allowed silence."""
-    frame_bytes_max: int = 64 << 20
-    head_bytes: int = 64 << 10
-    """Part of a frame that is kept for what a message holds beside its data."""
-    handshake_ns: int = ms(3000)
-    """Time for a peer that connects to prove itself, however much it sends meanwhile."""
-    handshake_bytes_max: int = 4 << 10
-    """Limit of a frame before the peer has proven itself: strangers get no memory."""
-
-    @property
-    def data_bytes_max(self) -> int:
-        """The most data that one message may hold."""
-        return max(self.frame_bytes_max - self.head_bytes, self.frame_bytes_max // 2)
-
-    @property
-    def beat_ns(self) -> int:
-        """Interval between two checks, and between two heartbeats."""
-        return self.silence_ns // self.checks
-
-
-LIMITS = SessionLimits()
 
 
 class LinkError(ServingError):
@@ -166,7 +135,9 @@ class Session:
         # Strangers gain no time by talking.
         if self.peer is not None or not self.handshake.accepts:
             self.heard_at_ns = now_ns
-        if self.closed is not None:
+        # By another name: what comes in may end the session.
+        ended = self.closed
+        if ended is not None:
             return []
         buffer = self.buffer
         if not buffer:

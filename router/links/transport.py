@@ -16,9 +16,10 @@ from fermata.router.links.address import join_address
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Handshake
 from fermata.router.links.heartbeat import HeartbeatThread
+from fermata.router.links.limits import SessionLimits
 from fermata.router.links.lobby import Lobby
 from fermata.router.links.messages import PROTOCOLS, Heartbeat, Hello, Message
-from fermata.router.links.session import Session, SessionLimits, encode, encode_valid
+from fermata.router.links.session import Session, encode, encode_valid
 from fermata.router.links.tls import LinkTls, TlsChannel, TlsChannelError
 from fermata.router.links.wire import SocketWire, Wire
 

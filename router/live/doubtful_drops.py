@@ -54,7 +54,7 @@ class DoubtfulDrops:
 
     def hand_back(self) -> list[Drop]:
         """Drops of applications that live at other routers now, where they may still be served."""
-        taken = self._take(self.engine.away & self.rids.keys())
+        taken = self._take(self.engine.away.intersection(self.rids))
         return [Drop(each.request, DropReason.MOVED) for each in taken]
 
     def release(self, now_ns: int) -> list[Drop]:

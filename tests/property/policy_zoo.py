@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from toy_policies import Lanes, Swapper
 
+from fermata.foundation import native
 from fermata.foundation.units import ms
 from fermata.router.core.source import Source
 from fermata.router.policies.catalog import POLICIES
@@ -84,9 +84,13 @@ SOURCES: dict[str, Build] = {
         "ramsis", bins=10, queue_max=4, load_rps=200.0, balancing="shortest-queue"
     ),
     "jellyfish-plus, any variant": choosing("jellyfish-plus"),
-    "lanes": lambda variants, rng: [Lanes(variants)] * len(variants),
-    "swapper": lambda variants, rng: [Swapper(variants)] * len(variants),
 }
+# No class of a test extends a native one.
+if not native.installed():
+    from toy_policies import Lanes, Swapper
+
+    SOURCES["lanes"] = lambda variants, rng: [Lanes(variants)] * len(variants)
+    SOURCES["swapper"] = lambda variants, rng: [Swapper(variants)] * len(variants)
 POOLED = [
     name
     for name, build in SOURCES.items()

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import ACCEPTOR, CONNECTOR, ROLES, prove
+from fermata.router.links.limits import LIMITS
 from fermata.router.links.messages import (
     PROTOCOL,
     PROTOCOLS,
@@ -22,7 +23,7 @@ from fermata.router.links.messages import (
     Proof,
     TakesLead,
 )
-from fermata.router.links.session import LIMITS, Session, encode
+from fermata.router.links.session import Session, encode
 
 FRAME_BYTES_MAX = 1 << 12
 ENDS = frozenset(

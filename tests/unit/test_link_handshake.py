@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import ACCEPTOR, CONNECTOR, LINKS_TO, ROLES, Acceptor, prove
+from fermata.router.links.limits import LIMITS
 from fermata.router.links.messages import (
     PROTOCOL,
     PROTOCOLS,
@@ -23,7 +24,7 @@ from fermata.router.links.messages import (
     Proof,
     TakesLead,
 )
-from fermata.router.links.session import LIMITS, PREFIX, Session
+from fermata.router.links.session import PREFIX, Session
 
 HUGE = 2**62
 """A term that no router ever has."""

@@ -99,6 +99,7 @@ class Signals:
         "demand",
         "grants",
         "uptime_ns",
+        "usual_demand",
         "wait_ns",
         "wait_weight",
     )
@@ -114,6 +115,8 @@ class Signals:
         """Backend time spent on batches that have ended."""
         self.demand = 0.0
         """Backends needed if every batch were of its model's target size, as sources see it."""
+        self.usual_demand = 0.0
+        """The same without the margins that deadlines need: what batches take of backends."""
         self.backends_min = 0.0
         """Backends that would just do, were all of them always busy: what autoscalers ask for."""
         self.grants = 0
@@ -133,14 +136,24 @@ class Signals:
 class SourceDemand:
     """One source's part of its rank's demand."""
 
-    __slots__ = ("backends", "backends_min")
+    __slots__ = ("backends", "backends_min", "usual")
 
     def __init__(self) -> None:
         self.backends = 0.0
         self.backends_min = 0.0
+        self.usual = 0.0
 
-    def set(self, signals: Signals, backends: float, backends_min: float = 0.0) -> None:
-        """Replace what the source needed so far."""
+    def set(
+        self,
+        signals: Signals,
+        backends: float,
+        backends_min: float = 0.0,
+        usual: float | None = None,
+    ) -> None:
+        """Replace what the source needed so far; `usual` is without margins, where that is
+        known."""
+        usual = backends if usual is None else usual
         signals.demand += backends - self.backends
         signals.backends_min += backends_min - self.backends_min
-        self.backends, self.backends_min = backends, backends_min
+        signals.usual_demand += usual - self.usual
+        self.backends, self.backends_min, self.usual = backends, backends_min, usual

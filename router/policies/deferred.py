@@ -414,7 +414,7 @@ class ModelThread(Source):
             for lane, each in self.candidates.items()
         }
         total_rps = sum(capacities.values())
-        backends = backends_min = 0.0
+        backends = backends_min = usual = 0.0
         for lane, each in self.candidates.items():
             if capacities[lane] > 0.0:
                 part = capacities[lane] / total_rps
@@ -422,9 +422,10 @@ class ModelThread(Source):
                 quiet_rps = None if quiet_rps is None else part * quiet_rps
                 needed = each.aim(self.options, self.slo_ns, part * rps, quiet_rps, tolerance)
                 backends, backends_min = backends + needed[0], backends_min + needed[1]
+                usual += needed[0] * each.cost.pace(each.target)
             each.hold = hold or each.hold
         self.window = self.candidates[kind_lane(self.kind)].window
-        self.demand.set(self.signals, backends, backends_min)
+        self.demand.set(self.signals, backends, backends_min, usual)
 
     def _set_demand(self, rps: float) -> None:
         """Tell how many backends this rate needs."""
@@ -437,7 +438,7 @@ class ModelThread(Source):
             self.full = full_size(plan_ns, self.slo_ns, rps, self.full)
             backends_min = rps * plan_ns[self.full] / (self.full * SECOND)
         backends = rps * plan_ns[target] / (target * SECOND)
-        self.demand.set(self.signals, backends, backends_min)
+        self.demand.set(self.signals, backends, backends_min, backends * self.cost.pace(target))
 
     def _set_hold(self, rps: float) -> None:
         """Decide from which size on a candidate is not held."""
@@ -457,7 +458,8 @@ class ModelThread(Source):
         if options.hold == "deferred":
             return tolerance
         # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
-        load = self.signals.demand / backends if backends else 0.0
+        # Margins are for deadlines: with them, a few slow batches would make backends seem full.
+        load = self.signals.usual_demand / backends if backends else 0.0
         if options.hold == "eager" or load < options.auto_load:
             return math.inf
         return max(tolerance, options.auto_busy / load)

@@ -2,9 +2,8 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from fermata.foundation.units import NEVER, SECOND
@@ -20,10 +19,14 @@ from fermata.router.core.source import (
     Source,
     SourceContext,
     SourceTimer,
-    kind_lane,
 )
 from fermata.router.policies.content_upgrade import suited
-from fermata.router.policies.deferred_kinds import HoldSizes, KindCandidate, hold_sizes
+from fermata.router.policies.deferred_kinds import (
+    HoldSizes,
+    KindCandidate,
+    KindCandidates,
+    hold_sizes,
+)
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import (
@@ -60,11 +63,9 @@ class ModelThread(Source):
     by_kind = True
     kind = 0
     """The kind of backend that `cost` is of: the fastest of those that are there."""
-    candidates: Mapping[int, KindCandidate] = MappingProxyType({})
-    """By lane, fastest kind first, where the pool has several. The candidate below is then without
-    use, but for its window."""
-    mixed = False
-    """Whether it has several; `size` is 0 then."""
+    kinds: KindCandidates | None = None
+    """Where the pool has several. The one candidate below is then without use, but for its window:
+    `size` is 0."""
     framed = False
     """Whether some request has had to start before its successor came."""
 
@@ -144,7 +145,7 @@ class ModelThread(Source):
                     self.hold_until_ns = request.start_by_ns
                 self._stand(now_ns, size, end_by_ns)
                 return POOL_ONLY
-        return tuple(self.candidates) if self.mixed else NO_LANES
+        return NO_LANES if self.kinds is None else self.kinds.lanes
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.queue.remove(request):
@@ -159,16 +160,13 @@ class ModelThread(Source):
 
     def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
         """Plan with the tables of the kinds that are there, each for itself if they are several."""
-        if not self.mixed and kinds == (self.kind,):
+        if self.kinds is None and kinds == (self.kind,):
             return NO_LANES
-        found = [KindCandidate(kind, self.costs.of(self.variant, kind)) for kind in kinds]
-        found.sort(key=lambda each: each.cost.plan_ns[1])
-        for each in found:
-            # Until a rate is known, no kind holds what one kind alone would not.
-            each.hold = HoldSizes(self.at_once, self.at_lull)
-        self.mixed = len(kinds) > 1
-        self.candidates = {kind_lane(each.kind): each for each in found} if self.mixed else {}
-        self._plan_for(found[0].kind)
+        # Until a rate is known, no kind holds what one kind alone would not.
+        hold = HoldSizes(self.at_once, self.at_lull)
+        found = KindCandidates(self, self.variant, self.queue, kinds, hold)
+        self.kinds = found if len(kinds) > 1 else None
+        self._plan_for(found.fastest)
         if self.slo_ns > 0:
             self._aim(self.slo_ns)
         self.size = 0
@@ -176,8 +174,8 @@ class ModelThread(Source):
 
     def _anew(self, now_ns: int) -> Sequence[int]:
         """Form what stands in the lanes anew; returns them."""
-        if self.mixed:
-            return tuple(self.candidates)
+        if self.kinds is not None:
+            return self.kinds.lanes
         self._rebuild(now_ns)
         return POOL_ONLY
 
@@ -189,8 +187,8 @@ class ModelThread(Source):
         if self.options.hold != "auto":
             return NO_LANES
         self.at_once = 1
-        for candidate in self.candidates.values():
-            candidate.hold = HoldSizes(1)
+        if self.kinds is not None:
+            self.kinds.hold_from(HoldSizes(1))
         return self._anew(now_ns)
 
     def losses(self) -> DeadlineQueue:
@@ -203,7 +201,7 @@ class ModelThread(Source):
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         if self.size == 0:
-            return self._bid_by_kind(now_ns, lane) if self.mixed else None
+            return None if self.kinds is None else self._bid_by_kind(self.kinds, now_ns, lane)
         bid = self.standing_bid
         if bid.expires_at_ns < now_ns:
             self._rebuild(now_ns)
@@ -213,26 +211,28 @@ class ModelThread(Source):
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         if not slot.runs(self.variant):
             return None
-        if self.mixed:
-            return self._grant_by_kind(slot)
+        if self.kinds is not None:
+            return self._grant_by_kind(self.kinds, slot)
         waiting = len(self.queue)
         size = self._prune(slot.start_at_ns, spare=self.desk.free_backends(self) > 1)
         if size > 0 and not slot.plain(self.variant):
             budget_ns = self.queue.first().deadline_ns - slot.start_at_ns
             size = self._whole(min(size, slot.size_that_fits(self.variant, budget_ns)))
-        batch = None
-        if size > 0:
-            taken = self.queue.pop_rows(self.queue.head, size)
-            variant = self.variant
-            if self.family is not None:
-                variant = suited(self.family, slot, variant, taken)
-            if self.queue.lost > 0.0:
-                self.queue.lost = after_batch(self.queue.lost, len(taken))
-            batch = Batch(variant, taken, size)
+        batch = self._take(slot, self.queue.head, size) if size > 0 else None
         if len(self.queue) != waiting:
             # A bid that has only been offered the wrong backend stands as it is.
             self._rebuild(now_ns)
         return batch
+
+    def _take(self, slot: Slot, first: int, size: int) -> Batch:
+        """The batch of so many places, from that request on."""
+        queue, variant = self.queue, self.variant
+        taken = queue.pop_rows(first, size)
+        if self.family is not None:
+            variant = suited(self.family, slot, variant, taken)
+        if queue.lost > 0.0:
+            queue.lost = after_batch(queue.lost, len(taken))
+        return Batch(variant, taken, size)
 
     def _rebuild(self, now_ns: int) -> None:
         """Form the candidate anew from the queue as it stands."""
@@ -256,75 +256,16 @@ class ModelThread(Source):
         self.hold_until_ns = self._hold_until_ns(self.queue.head, size)
         self._stand(now_ns, size, end_by_ns - lead.ns(size), full)
 
-    def _whole(self, size: int, first: int = -1) -> int:
+    def _whole(self, size: int) -> int:
         """The most places up to that size that whole requests fill, from the first one on."""
         queue = self.queue
-        return queue.fill(size, queue.head if first < 0 else first) if queue.extra else size
+        return queue.fill(size, queue.head) if queue.extra else size
 
     def _leaves_late(self, now_ns: int) -> bool:
         """Whether all rows of the first request take longer to fetch and run than it has."""
         first = self.queue.first()
         ready_at_ns = now_ns + self.lead.ns(first.rows)
         return ready_at_ns + self.plan_ns[first.rows] > first.deadline_ns
-
-    def _form(self, candidate: KindCandidate, start_at_ns: int, offered: int) -> int:
-        """Choose the candidate of a kind anew, where so many backends of it are offered; returns
-        its size. The fastest kind begins with the first request, and drops what it cannot serve."""
-        desk, queue = self.desk, self.queue
-        if candidate.kind != self.kind:
-            spare = desk.free_backends(self, kind_lane(candidate.kind)) > offered
-            return candidate.form(queue, start_at_ns, spare)
-        waiting = len(queue)
-        candidate.size = self._prune(start_at_ns, self._has_spare(start_at_ns, offered))
-        candidate.first = queue.head
-        if len(queue) < waiting:
-            # Another batch: how long the one before was ripe tells nothing of its wait.
-            candidate.bid.ripe_at_ns = 0
-        return candidate.size
-
-    def _has_spare(self, start_at_ns: int, offered: int) -> bool:
-        """Whether more than those offered can be had, of kinds that serve anybody here in time."""
-        items, free = self.queue.items, 0
-        for lane, each in self.candidates.items():
-            if items and start_at_ns + each.cost.plan_ns[1] <= items[-1].deadline_ns:
-                free += self.desk.free_backends(self, lane)
-        return free > offered
-
-    def _bid_by_kind(self, now_ns: int, lane: int) -> Bid | None:
-        candidate = self.candidates.get(lane)
-        lead = self.lead
-        if candidate is None or self._form(candidate, now_ns + lead.ns(1), 0) == 0:
-            return None
-        first, plan_ns = candidate.first, candidate.cost.plan_ns
-        end_by_ns = self.queue.items[first].deadline_ns
-        while candidate.size > 1 and (
-            now_ns + lead.ns(candidate.size) + plan_ns[candidate.size] > end_by_ns
-        ):
-            candidate.size -= 1
-        candidate.size = self._whole(candidate.size, first)
-        if candidate.size == 0:
-            return None
-        end_by_ns -= lead.ns(candidate.size)
-        hold_until_ns = self._hold_until_ns(first, candidate.size)
-        early_ns = int(self.options.wait_margin * self.desk.wait_ns(candidate.kind))
-        return candidate.stand(now_ns, end_by_ns, hold_until_ns, early_ns, self.rate)
-
-    def _grant_by_kind(self, slot: Slot) -> Batch | None:
-        candidate = self.candidates.get(kind_lane(slot.kind))
-        if candidate is None:
-            return None
-        size, start_at_ns = self._form(candidate, slot.start_at_ns, 1), slot.start_at_ns
-        if size > 0:
-            budget_ns = self.queue.items[candidate.first].deadline_ns - start_at_ns
-            size = min(size, slot.size_that_fits(self.variant, budget_ns))
-            size = self._whole(size, candidate.first)
-        if size == 0:
-            return None
-        taken, variant = self.queue.pop_rows(candidate.first, size), self.variant
-        if self.family is not None:
-            variant = suited(self.family, slot, variant, taken)
-        self.queue.lost = after_batch(self.queue.lost, len(taken))
-        return Batch(variant, taken, size)
 
     def _hold_until_ns(self, first: int, size: int) -> int:
         """The earliest of what these requests allow: the user's limit, their successors."""
@@ -370,7 +311,8 @@ class ModelThread(Source):
         queue, window = self.queue, self.window
         if queue.lost > LOSSES.losing and not spare:
             desk = self.desk
-            backends = desk.backends_of_kind(self.kind) if self.mixed else desk.backends_for(self)
+            mixed = self.kinds is not None
+            backends = desk.backends_of_kind(self.kind) if mixed else desk.backends_for(self)
             wide = overload_window(queue, self.plan_ns, start_at_ns, backends)
             window = max(window, wide)
         while len(queue) > 0:
@@ -387,6 +329,38 @@ class ModelThread(Source):
             self.drop_late(queue.pop(), self.variant, first.deadline_ns, self.kind)
         return 0
 
+    # The candidates, where the pool has several kinds of backends
+
+    def _bid_by_kind(self, kinds: KindCandidates, now_ns: int, lane: int) -> Bid | None:
+        candidate = kinds.by_lane.get(lane)
+        if candidate is None or not self._form(kinds, candidate, now_ns + self.lead.ns(1), 0):
+            return None
+        end_by_ns = candidate.fit(self.queue, now_ns, self.lead)
+        if candidate.size == 0:
+            return None
+        hold_until_ns = self._hold_until_ns(candidate.first, candidate.size)
+        early_ns = int(self.options.wait_margin * self.desk.wait_ns(candidate.kind))
+        return candidate.stand(now_ns, end_by_ns, hold_until_ns, early_ns, self.rate)
+
+    def _grant_by_kind(self, kinds: KindCandidates, slot: Slot) -> Batch | None:
+        candidate = kinds.of(slot.kind)
+        if candidate is None or not self._form(kinds, candidate, slot.start_at_ns, 1):
+            return None
+        size = candidate.size_on(slot, self.variant, self.queue)
+        return self._take(slot, candidate.first, size) if size > 0 else None
+
+    def _form(
+        self, kinds: KindCandidates, candidate: KindCandidate, start_at_ns: int, offered: int
+    ) -> int:
+        """Choose the candidate of a kind anew, where so many backends of it are offered; returns
+        its size. The fastest kind begins with the first request, and drops what it cannot serve."""
+        if candidate.kind != self.kind:
+            return kinds.form(candidate, start_at_ns, offered)
+        waiting = len(self.queue)
+        size = self._prune(start_at_ns, kinds.has_spare(start_at_ns, offered))
+        candidate.begin_with(self.queue.head, size, len(self.queue) < waiting)
+        return size
+
     # Batch sizes that the model's rate and SLO allow
 
     def _aim(self, slo_ns: int) -> None:
@@ -397,40 +371,27 @@ class ModelThread(Source):
             return
         if self.desk.precedence.mixed:
             self.desk.precedence.tell(self.queue, self.slo_ns - self.lead.ns(1), self.plan_ns)
-        if self.mixed:
-            self._aim_by_kind(rps)
+        if self.kinds is not None:
+            self._aim_by_kind(self.kinds, rps)
             return
         self.target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
         self.window = max(1, int(self.options.drop_window * self.target))
         self._set_demand(rps)
         self._set_hold(rps)
 
-    def _aim_by_kind(self, rps: float) -> None:
+    def _aim_by_kind(self, kinds: KindCandidates, rps: float) -> None:
         """The same for each kind, with its part of the rate."""
         tolerance = self._cost_tolerance()
-        hold = HoldSizes(1) if tolerance == math.inf else None
-        capacities = {
-            lane: each.capacity_rps(self.desk.backends_of_kind(each.kind), self.slo_ns)
-            for lane, each in self.candidates.items()
-        }
-        total_rps = sum(capacities.values())
-        backends = backends_min = usual = 0.0
-        for lane, each in self.candidates.items():
-            if capacities[lane] > 0.0:
-                part = capacities[lane] / total_rps
-                quiet_rps = self._quiet_rps(rps)
-                quiet_rps = None if quiet_rps is None else part * quiet_rps
-                needed = each.aim(self.options, self.slo_ns, part * rps, quiet_rps, tolerance)
-                backends, backends_min = backends + needed[0], backends_min + needed[1]
-                usual += needed[0] * each.cost.pace(each.target)
-            each.hold = hold or each.hold
-        self.window = self.candidates[kind_lane(self.kind)].window
-        self.demand.set(self.signals, backends, backends_min, usual)
+        needed = kinds.aim(self.options, self.slo_ns, rps, self._quiet_rps(rps), tolerance)
+        if tolerance == math.inf:
+            kinds.hold_from(HoldSizes(1))
+        self.window = kinds.window
+        self.demand.set(self.signals, *needed)
 
     def _set_demand(self, rps: float) -> None:
         """Tell how many backends this rate needs."""
-        if self.mixed and rps > 0.0:
-            self._aim_by_kind(rps)
+        if self.kinds is not None and rps > 0.0:
+            self._aim_by_kind(self.kinds, rps)
             return
         plan_ns, target = self.plan_ns, self.target
         backends_min = 0.0
@@ -466,10 +427,9 @@ class ModelThread(Source):
 
     def _able_backends(self) -> int:
         """Backends that can be in time; idle ones that cannot do not make the others less busy."""
-        if not self.mixed:
+        if self.kinds is None:
             return self.desk.backends_for(self)
-        able = [each.kind for each in self.candidates.values() if each.is_able(self.slo_ns)]
-        return sum(map(self.desk.backends_of_kind, able))
+        return self.kinds.able_backends(self.slo_ns)
 
     def _quiet_rps(self, rps: float) -> float | None:
         """The rate after lulls, where arrivals come in bursts."""

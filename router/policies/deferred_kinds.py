@@ -13,8 +13,10 @@ from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.costs import VariantCost
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Request
+from fermata.router.core.lead import Lead
 from fermata.router.core.rate import RateMeter
-from fermata.router.core.source import Bid
+from fermata.router.core.slot import Slot
+from fermata.router.core.source import Bid, Source, kind_lane
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.sizing import full_size, target_size
 
@@ -112,6 +114,32 @@ class KindCandidate:
             self.size = queue.fill(fits, first) if queue.extra else min(fits, len(items) - first)
         return self.size
 
+    def begin_with(self, first: int, size: int, others_left: bool) -> None:
+        """Take the batch that was chosen; `others_left` tells that requests left the queue for
+        it."""
+        self.first, self.size = first, size
+        if others_left:
+            # Another batch: how long the one before was ripe tells nothing of its wait.
+            self.bid.ripe_at_ns = 0
+
+    def fit(self, queue: DeadlineQueue, now_ns: int, lead: Lead) -> int:
+        """Leave out whoever would make the batch start too late; returns when its run, begun
+        without delay, must end."""
+        plan_ns, size = self.cost.plan_ns, self.size
+        end_by_ns = queue.items[self.first].deadline_ns
+        while size > 1 and now_ns + lead.ns(size) + plan_ns[size] > end_by_ns:
+            size -= 1
+        self.size = size = self._whole(queue, size)
+        return end_by_ns - lead.ns(size)
+
+    def size_on(self, slot: Slot, variant: int, queue: DeadlineQueue) -> int:
+        """How many places of the batch are in time on the backend that is offered."""
+        budget_ns = queue.items[self.first].deadline_ns - slot.start_at_ns
+        return self._whole(queue, min(self.size, slot.size_that_fits(variant, budget_ns)))
+
+    def _whole(self, queue: DeadlineQueue, size: int) -> int:
+        return queue.fill(size, self.first) if queue.extra else size
+
     def aim(
         self,
         options: DeferredOptions,
@@ -151,6 +179,91 @@ class KindCandidate:
             ripe_at_ns = min(ripe_at_ns, hold_until_ns - early_ns)
         bid.ripe_at_ns = ripe_at_ns
         return bid
+
+
+class KindCandidates:
+    """A model's candidates on the kinds of its pool, the fastest kind first."""
+
+    __slots__ = ("by_lane", "fastest", "lanes", "queue", "source")
+
+    def __init__(
+        self,
+        source: Source,
+        variant: int,
+        queue: DeadlineQueue,
+        kinds: Sequence[int],
+        hold: HoldSizes,
+    ) -> None:
+        self.source = source
+        self.queue = queue
+        found = [KindCandidate(kind, source.costs.of(variant, kind)) for kind in kinds]
+        found.sort(key=lambda each: each.cost.plan_ns[1])
+        self.fastest = found[0].kind
+        self.by_lane = {kind_lane(each.kind): each for each in found}
+        self.lanes = tuple(self.by_lane)
+        self.hold_from(hold)
+
+    def of(self, kind: int) -> KindCandidate | None:
+        return self.by_lane.get(kind_lane(kind))
+
+    def hold_from(self, hold: HoldSizes) -> None:
+        """Hold no candidate of these sizes, whatever its kind."""
+        for each in self.by_lane.values():
+            each.hold = hold
+
+    def run(self, variant: int) -> None:
+        """Form candidates of another variant from now on."""
+        for each in self.by_lane.values():
+            each.cost = self.source.costs.of(variant, each.kind)
+
+    @property
+    def window(self) -> int:
+        """The fastest kind's: it alone drops heads."""
+        return self.by_lane[kind_lane(self.fastest)].window
+
+    def form(self, candidate: KindCandidate, start_at_ns: int, offered: int) -> int:
+        """Choose the candidate of a kind that is not the fastest, where so many backends of it are
+        offered; returns its size."""
+        free = self.source.desk.free_backends(self.source, kind_lane(candidate.kind))
+        return candidate.form(self.queue, start_at_ns, free > offered)
+
+    def has_spare(self, start_at_ns: int, offered: int) -> bool:
+        """Whether more than those offered can be had, of kinds that serve anybody here in time."""
+        items, free = self.queue.items, 0
+        for lane, each in self.by_lane.items():
+            if items and start_at_ns + each.cost.plan_ns[1] <= items[-1].deadline_ns:
+                free += self.source.desk.free_backends(self.source, lane)
+        return free > offered
+
+    def able_backends(self, slo_ns: int) -> int:
+        """Backends that can be in time; idle ones that cannot do not make the others less busy."""
+        able = [each.kind for each in self.by_lane.values() if each.is_able(slo_ns)]
+        return sum(map(self.source.desk.backends_of_kind, able))
+
+    def aim(
+        self,
+        options: DeferredOptions,
+        slo_ns: int,
+        rps: float,
+        quiet_rps: float | None,
+        tolerance: float,
+    ) -> tuple[float, float, float]:
+        """Set the sizes of each kind for its part of the rate; returns the backends needed, those
+        that would just do, and those needed without margins."""
+        capacities = {
+            lane: each.capacity_rps(self.source.desk.backends_of_kind(each.kind), slo_ns)
+            for lane, each in self.by_lane.items()
+        }
+        total_rps = sum(capacities.values())
+        backends = backends_min = usual = 0.0
+        for lane, each in self.by_lane.items():
+            if capacities[lane] > 0.0:
+                part = capacities[lane] / total_rps
+                quiet_part = None if quiet_rps is None else part * quiet_rps
+                needed = each.aim(options, slo_ns, part * rps, quiet_part, tolerance)
+                backends, backends_min = backends + needed[0], backends_min + needed[1]
+                usual += needed[0] * each.cost.pace(each.target)
+        return backends, backends_min, usual
 
 
 def _deadline(request: Request) -> int:

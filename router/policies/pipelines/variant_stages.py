@@ -6,7 +6,7 @@ from fermata.router.core.events import Batch
 from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.slot import Slot
 from fermata.router.core.source import SourceContext
-from fermata.router.policies.deferred_kinds import KindCandidate
+from fermata.router.policies.deferred_kinds import KindCandidate, KindCandidates
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family
 from fermata.router.policies.pipelines.stages import StageThread
@@ -95,8 +95,8 @@ class VariantStage(StageThread):
             return
         self.variant = variant
         self._plan_for(self.kind)
-        for candidate in self.candidates.values():
-            candidate.cost = self.costs.of(variant, candidate.kind)
+        if self.kinds is not None:
+            self.kinds.run(variant)
         self.aim = self._aim_of(variant)
         self._obey()
 
@@ -106,9 +106,11 @@ class VariantStage(StageThread):
         self._choose()
         super()._rebuild(now_ns)
 
-    def _form(self, candidate: KindCandidate, start_at_ns: int, offered: int) -> int:
+    def _form(
+        self, kinds: KindCandidates, candidate: KindCandidate, start_at_ns: int, offered: int
+    ) -> int:
         self._choose()
-        return super()._form(candidate, start_at_ns, offered)
+        return super()._form(kinds, candidate, start_at_ns, offered)
 
     def _prune(self, start_at_ns: int, spare: bool) -> int:
         """As ever, but the first request is given to a quicker variant before it is dropped."""
@@ -133,7 +135,7 @@ class VariantStage(StageThread):
         if batch is not None:
             if self.wanted.other is not None:
                 self._count(batch)
-            if not self.mixed and self.variant != self._turn():
+            if self.kinds is None and self.variant != self._turn():
                 self._rebuild(now_ns)
         return batch
 

@@ -41,12 +41,15 @@ class VariantCost:
         "proven",
         "room",
         "rules",
+        "share",
         "size_max",
     )
 
     def __init__(self, p50_ns: list[int], seed: float, rules: CostRules = RULES) -> None:
         assert min(p50_ns) > 0, "times are divided by these"
         self.rules = rules
+        self.share = rules.margin_share
+        """Of the runs, those that margins are enough for."""
         self.p50_ns = [0, *p50_ns]
         self.size_max = len(p50_ns)
         self.room = 0
@@ -110,7 +113,7 @@ class VariantCost:
         added up over all that waits, they would have backends seem full that are not."""
         return self.mean_ratio(size) * self.p50_ns[size] / self.plan_ns[size]
 
-    def learn(self, size: int, ratio: float, backend_factor: float, share: float) -> None:
+    def learn(self, size: int, ratio: float, backend_factor: float) -> None:
         """A batch of that size took so many times its profiled time, on a backend that takes so
         many times as long as its peers."""
         rules = self.rules
@@ -131,10 +134,10 @@ class VariantCost:
                 changed = True
         if not changed:
             # Take a rise as it comes, a fall only when it is worth rewriting the table.
-            learnt = octave.ratios.quantile(share)
+            learnt = octave.ratios.quantile(self.share)
             changed = learnt > octave.factor or octave.factor - learnt > rules.factor_step
         if changed:
-            self.plan(share)
+            self.plan()
 
     def _forgive_larger_than(self, octave: Octave) -> bool:
         """Larger sizes that were much slower than these are now, and have not run since, may try
@@ -203,7 +206,7 @@ class VariantCost:
             each.ratios.forget_above(self._fault(each))
         return True
 
-    def relax_margin(self, share: float) -> None:
+    def relax_margin(self) -> None:
         """Make the margin of the smallest batch a little smaller."""
         smallest = self.octaves[0]
         if smallest.borrowed_ns > 0:
@@ -215,13 +218,40 @@ class VariantCost:
                 octave.seed = max(1.0, 0.9 * octave.seed)
                 if octave.ratios.ordered:
                     octave.ratios.forget_largest()
-        self.plan(share)
+        self.plan()
 
-    def plan(self, share: float) -> None:
+    def plan_within(self, slo_ns: int) -> None:
+        """Have margins be enough for the most runs with which a request has time for two of them:
+        one that was slow, for which it had to wait, and its own.
+
+        Where some runs take longer than that, a margin for these would let nothing run beside
+        them. They are late anyway, and all others need not be.
+        """
+        rules = self.rules
+        self._believe(rules.margin_share)
+        if 2 * self.plan_ns[1] <= slo_ns or not self._has_faults():
+            return
+        for share in rules.smaller_shares:
+            self._believe(share)
+            if 2 * self.plan_ns[1] <= slo_ns:
+                return
+        self._believe(rules.margin_share)
+
+    def _has_faults(self) -> bool:
+        """Whether margins are those of runs that took far longer than most."""
+        share = self.rules.margin_share
+        return any(each.ratios.quantile(share) > self._fault(each) for each in self._taught())
+
+    def _believe(self, share: float) -> None:
+        if share != self.share:
+            self.share = share
+            self.plan()
+
+    def plan(self) -> None:
         """Set every octave's margin from what has run, and the table from the margins."""
         taught = self._taught()
         for octave in taught:
-            octave.factor, octave.borrowed_ns = octave.ratios.quantile(share), 0
+            octave.factor, octave.borrowed_ns = octave.ratios.quantile(self.share), 0
         for octave in self.octaves:
             if octave not in taught:
                 self._borrow(octave, taught)
@@ -271,7 +301,6 @@ class Costs:
         "backend_ratios",
         "backend_room",
         "by_kind",
-        "margin_quantile",
         "pardoned",
         "patience",
         "refusals",
@@ -281,8 +310,7 @@ class Costs:
         "trials",
     )
 
-    def __init__(self, margin_quantile: float = 0.98, rules: CostRules = RULES) -> None:
-        self.margin_quantile = margin_quantile
+    def __init__(self, rules: CostRules = RULES) -> None:
         self.rules = rules
         self.by_kind: list[dict[int, VariantCost]] = [{}]
         self.swap_in_ns: dict[int, int] = {}
@@ -334,7 +362,7 @@ class Costs:
             # everywhere does not look like a slow backend.
             self._compare(backend, ratio / usual)
         factor = self.backend_factor.get(backend, 1.0)
-        cost.learn(size, ratio, factor, self.margin_quantile)
+        cost.learn(size, ratio, factor)
         if self.siblings and variant in self.siblings:
             self._doubt_sibling(variant)
 
@@ -381,7 +409,7 @@ class Costs:
         for costs in self.by_kind:
             cost = costs.get(variant)
             if cost is not None:
-                cost.relax_margin(self.margin_quantile)
+                cost.relax_margin()
 
     def limit(self, variant: int, size: int) -> None:
         """Form no batches larger than this, whatever the profile says; 0: as it says."""

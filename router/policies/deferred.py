@@ -374,6 +374,7 @@ class ModelThread(Source):
         if self.kinds is not None:
             self._aim_by_kind(self.kinds, rps)
             return
+        self.cost.plan_within(self.slo_ns - self.lead.ns(1))
         self.target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
         self.window = max(1, int(self.options.drop_window * self.target))
         self._set_demand(rps)

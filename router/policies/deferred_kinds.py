@@ -150,6 +150,7 @@ class KindCandidate:
     ) -> tuple[float, float]:
         """Set the sizes for this part of the rate, as `hold_sizes` says; returns the backends
         needed, and those that would just do."""
+        self.cost.plan_within(slo_ns)
         plan_ns = self.cost.plan_ns
         self.target = target = target_size(plan_ns, slo_ns, rps, self.target)
         self.full = full = full_size(plan_ns, slo_ns, rps, self.full)

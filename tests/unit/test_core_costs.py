@@ -150,6 +150,29 @@ def test_a_doubt_is_of_those_who_lent_the_margin() -> None:
     assert costs.of(0).plan_ns[1] == ms(1)
 
 
+def test_faults_longer_than_the_slo_leave_the_others_time_to_run() -> None:
+    costs = costs_of([1, 2])
+    cost = costs.of(0)
+    for _ in range(5):
+        observe(costs, 1.0, times=19)
+        observe(costs, 30.0)
+    assert cost.plan_ns[1] == ms(30)
+    # One that met a fault and one that leaves room for the next take 60 ms together.
+    cost.plan_within(ms(60))
+    assert cost.plan_ns[1] == ms(30)
+    cost.plan_within(ms(59))
+    assert cost.plan_ns[1] == ms(1)
+    cost.plan_within(ms(60))
+    assert cost.plan_ns[1] == ms(30)
+
+
+def test_runs_that_are_all_too_slow_keep_their_margin() -> None:
+    costs = costs_of([10])
+    observe(costs, 3.0, times=40)
+    costs.of(0).plan_within(ms(20))
+    assert costs.of(0).plan_ns[1] == ms(30)
+
+
 def test_plans_never_fall_with_the_size() -> None:
     costs = costs_of([1, 1, 1, 1.5])
     run(costs, 1, 3.0, times=20)

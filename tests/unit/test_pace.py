@@ -3,7 +3,7 @@
 import pytest
 
 from fermata.deployments.backend.execution.pace import LOOK_S, REST_BESIDE, Pace
-from fermata.router.core.costs import Costs
+from fermata.router.core.costs import RULES
 
 
 def test_a_process_alone_never_rests() -> None:
@@ -20,7 +20,7 @@ def test_beside_another_it_rests_in_proportion() -> None:
 
 def test_fewer_batches_meet_a_step_than_routers_plan_by() -> None:
     slow_share = 1.0 / (1.0 + REST_BESIDE)
-    assert slow_share + Costs().margin_quantile < 1.0
+    assert slow_share + RULES.margin_share < 1.0
 
 
 def test_a_rest_ends_when_the_other_is_gone() -> None:

@@ -10,6 +10,10 @@ from typing import Final
 class CostRules:
     """How fast margins and factors are learnt, and unlearnt."""
 
+    margin_share: float = 0.98
+    """Share of the runs that margins are enough for."""
+    smaller_shares: tuple[float, ...] = (0.95, 0.9, 0.75)
+    """The same where that share would leave nobody time to run."""
     ratio_window: int = 256
     """Batches remembered for each octave of sizes, per variant and kind of backend."""
     ratio_window_min: int = 16

@@ -20,7 +20,7 @@ from fermata.commands.files.workload import Profiles, is_scenario
 from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, read_config
 from fermata.deployments.config.endpoints import endpoints, with_free_ports
-from fermata.deployments.config.resolve import check_gpus
+from fermata.deployments.config.resolve import check_cpus, check_gpus
 from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.config.served.registry import registry
 from fermata.foundation.errors import ConfigError
@@ -83,7 +83,7 @@ def _serve(loaded: DeploymentConfig) -> None:
         import ray
         import ray.serve
 
-        from fermata.deployments.app import build, gpus_in_cluster
+        from fermata.deployments.app import build, gpus_in_cluster, in_cluster
         from fermata.deployments.config.frontend_options import check_secrets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
@@ -97,8 +97,9 @@ def _serve(loaded: DeploymentConfig) -> None:
     # Ray's own handler prints where each of its threads was, and leaves processes behind.
     signal.signal(signal.SIGTERM, _interrupt)
     if _is_own_cluster():
-        # A cluster of one's own gets no more GPUs; Ray would wait for them without a word.
+        # A cluster of one's own gets no more of these; Ray would wait for them without a word.
         check_gpus([each.backend for each in groups_of(loaded)], gpus_in_cluster())
+        check_cpus(loaded, in_cluster("CPU"))
     _check_alone(ray_serve)
     cluster = OwnCluster()
     try:

@@ -21,7 +21,7 @@ from fermata.deployments.config.deployment import DeploymentConfig, load_config,
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.picture_places import with_decoding
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
-from fermata.deployments.config.resolve import gpus_each, known_profiles, variants
+from fermata.deployments.config.resolve import CONTROL_CPUS, gpus_each, known_profiles, variants
 from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.config.sub_clusters import (
@@ -241,9 +241,14 @@ class Frontend:
 
 def gpus_in_cluster() -> float:
     """GPUs of the cluster; 0 before there is one, as in `serve build`."""
+    return in_cluster("GPU")
+
+
+def in_cluster(resource: str) -> float:
+    """How much of this the cluster has; 0 before there is one."""
     # Some of Ray's functions have no types.
     cluster: Any = ray
-    return float(cluster.cluster_resources().get("GPU", 0)) if cluster.is_initialized() else 0
+    return float(cluster.cluster_resources().get(resource, 0)) if cluster.is_initialized() else 0
 
 
 def _opened(config: DeploymentConfig) -> int:
@@ -352,6 +357,6 @@ def application_of(given: DeploymentConfig, gpus: float) -> serve.Application:
     application: serve.Application = control.options(
         **version,
         user_config=policies(config),
-        ray_actor_options={"num_cpus": 0.1, "resources": config.control.resources},
+        ray_actor_options={"num_cpus": CONTROL_CPUS, "resources": config.control.resources},
     ).bind(plain, backends, frontends)
     return application

@@ -21,5 +21,11 @@ class NoAnswerError(ServingError):
     grpc_status: ClassVar[str] = "UNAVAILABLE"
 
 
+class ModelLoadError(ServingError):
+    """A model raised an error of its own while it was loaded; it may not the next time."""
+
+    grpc_status: ClassVar[str] = "FAILED_PRECONDITION"
+
+
 class GoneError(NoAnswerError):
     """It has been ended for good, and will not."""

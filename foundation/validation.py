@@ -4,11 +4,14 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import check_fraction, check_number, check_positive, refuse
+
+MERGE = "tag:yaml.org,2002:merge"
 
 
 def read_json(path: Path) -> object:
@@ -21,12 +24,35 @@ def read_json(path: Path) -> object:
         raise ConfigError(f"{path}: is not JSON ({error}); see profiles/README.md") from None
 
 
+class DoubleKeyError(ValueError):
+    """A mapping has a key twice."""
+
+
+class UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a key that is there twice: the first would be lost without a word."""
+
+    def compose_mapping_node(self, anchor: dict[Any, Any]) -> yaml.MappingNode:
+        # Not when it is constructed: what is merged into it is among its own keys by then.
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        seen: set[tuple[str, str]] = set()
+        for key in keys:
+            # As many mappings may be merged into one as there are.
+            if key.tag != MERGE and (key.tag, key.value) in seen:
+                line = key.start_mark.line + 1
+                raise DoubleKeyError(f"line {line}: key {key.value!r} is there twice; keep one")
+            seen.add((key.tag, key.value))
+        return node
+
+
 def read_yaml(path: Path | str) -> object:
     """The content of a YAML or JSON file, or a ConfigError in one line."""
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return yaml.load(Path(path).read_text(encoding="utf-8"), UniqueKeyLoader)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
+    except DoubleKeyError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: is neither YAML nor JSON ({reason})") from None

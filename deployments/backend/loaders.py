@@ -51,7 +51,7 @@ from fermata.deployments.models.signatures import (
 from fermata.deployments.models.sizes import shared, shared_file, split_size
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
-from fermata.foundation.errors import ConfigError
+from fermata.foundation.errors import ConfigError, ModelLoadError, ServingError
 from fermata.foundation.logs import LOG, fields
 
 EMULATED = "emulated"
@@ -100,10 +100,13 @@ def load_runner(
         return _load(spec, device, budget, warm, pace, opened)
     # Every library has an error of its own for a lack of memory.
     except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        drop_references(error)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if not is_out_of_memory(error):
+            if isinstance(error, ServingError):
+                raise
+            told = f"{spec.name}: {spec.model} failed as it was loaded"
+            raise ModelLoadError(f"{told}: {type(error).__name__}: {reason}") from error
+        drop_references(error)
     budget.release(spec.name)
     release_memory()
     raise NoRoomError(

@@ -416,7 +416,10 @@ def read_config(
         secret = any("token" in str(part) for part in at)
         shown = "..." if secret else repr(given)[:80]
         reason = reason.removeprefix("Value error, ")
-        if kind == "missing":
+        if kind == "model_type" and not at:
+            held = "nothing" if given is None else f"a {type(given).__name__}"
+            message = f"{source}: holds {held}; write keys and values, applications at least"
+        elif kind == "missing":
             message = f"{source}: {where} is missing"
         else:
             # What is wrong with a file as a whole is told by its parts.

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import floor
 
 from fermata.applications.application import Application
 from fermata.applications.reader import router_names
 from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
+from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
 from fermata.deployments.config.pipelines import STAGES, graph_of
 from fermata.deployments.config.served.environments import environment_of
@@ -38,6 +40,8 @@ from fermata.router.policies.auto import AUTO, FIXED
 from fermata.router.policies.catalog import check_sizes
 from fermata.router.policies.sneakpeek.classes import Classes
 
+CONTROL_CPUS = 0.1
+"""CPU cores that Ray sets aside for the control plane."""
 HELD = (AUTO, FIXED, STAGES)
 """Policies that hold requests for company."""
 Profiles = Mapping[str, Profile]
@@ -75,6 +79,28 @@ def check_gpus(backends: Sequence[BackendConfig], there: float) -> None:
             f"backend.device={backends[0].device} with count={count} needs {wanted} GPUs, and "
             f"there are {there:g} here; use device: auto or cpu, or a smaller count"
         )
+
+
+def check_cpus(config: DeploymentConfig, there: float) -> None:
+    """Raise ConfigError where processes ask for more CPU cores than there will ever be."""
+    backends = [each.backend for each in groups_of(config)]
+    count = sum(each.count for each in backends)
+    asked = sum(each.count * each.cpus for each in backends)
+    frontends, router = config.frontend.processes * config.frontend.cpus, config.router
+    routers = config.sub_clusters.routers * router.cpus * (2 if router.standby else 1)
+    others = frontends + routers + CONTROL_CPUS
+    wanted = asked + others
+    # Sums of such numbers are not exact.
+    if round(wanted - there, 6) <= 0:
+        return
+    each = floor(10 * (there - others) / count) / 10
+    remedy = f"backend.cpus={each:g} or less, or a smaller count"
+    if each <= 0:
+        remedy = "backend.cpus=0, and less for frontend.cpus and router.cpus"
+    raise ConfigError(
+        f"{count} backends, frontends and routers ask Ray for {wanted:g} CPU cores, and there are "
+        f"{there:g} here; set {remedy}"
+    )
 
 
 def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") -> RouterConfig:

@@ -19,7 +19,12 @@ from fermata.deployments.config.backend_groups import (
 )
 from fermata.deployments.config.base import Section
 from fermata.deployments.config.scaling import EpochsConfig
-from fermata.deployments.config.units import pipelines_within, spread_over, units_of
+from fermata.deployments.config.units import (
+    check_unit_names,
+    pipelines_within,
+    spread_over,
+    units_of,
+)
 
 if TYPE_CHECKING:
     from fermata.deployments.config.deployment import DeploymentConfig
@@ -61,6 +66,7 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
             raise ValueError(f"sub_clusters.spread: application or pipeline {name!r} is unknown")
     if not given.several:
         return
+    check_unit_names(config)
     where = routers_told(config)
     if config.repository == "open":
         raise ValueError(f"{where} and repository: open: models are placed once; leave one out")

@@ -15,13 +15,29 @@ if TYPE_CHECKING:
 def units_of(config: "DeploymentConfig") -> dict[str, tuple[str, ...]]:
     """Applications by the unit that they live in. One without pipelines is a unit of its own name;
     others are named by all that they have, with `+` between."""
+    return {"+".join(each): each for each in dict.fromkeys(_together(config).values())}
+
+
+def _together(config: "DeploymentConfig") -> dict[str, tuple[str, ...]]:
+    """By application: all that live together with it, in the order of the file."""
     unit: dict[str, tuple[str, ...]] = {each.name: (each.name,) for each in config.applications}
     order = {name: place for place, name in enumerate(unit)}
     for pipeline in config.pipelines:
         joined = {name for stage in pipeline.stages for name in unit[stage.application]}
         together = tuple(sorted(joined, key=order.__getitem__))
         unit.update(dict.fromkeys(together, together))
-    return {"+".join(each): each for each in dict.fromkeys(unit.values())}
+    return unit
+
+
+def check_unit_names(config: "DeploymentConfig") -> None:
+    """Refuse an application that has the name of a unit of others."""
+    count = len(dict.fromkeys(_together(config).values()))
+    if len(units_of(config)) < count:
+        joined = {"+".join(each) for each in _together(config).values() if len(each) > 1}
+        (name, *_) = sorted(joined & {each.name for each in config.applications})
+        raise ValueError(
+            f"application {name!r} has the name of those that a pipeline joins; rename it"
+        )
 
 
 def unit_names(config: "DeploymentConfig") -> dict[str, str]:

@@ -9,6 +9,8 @@ from fermata.router.core.queries.pipeline import Pipeline
 if TYPE_CHECKING:
     from fermata.deployments.specs.served_model import ServedModel
 
+PICTURE_KINDS = ("crop", "turn")
+"""Transforms that read the pixels of what the stage before was given."""
 ANSWER = "answer"
 """The output of a pipeline: one JSON document."""
 
@@ -109,6 +111,14 @@ class ServedPipeline:
     """In the order of the graph's."""
     function: str = ""
     """`module:function` that calls the stages; empty: they follow one another by the graph."""
+
+    @property
+    def cuts_pictures(self) -> bool:
+        """Whether the client's own picture is cut or turned for some stage."""
+        if self.function:
+            return False
+        after = self.graph.stages[0].children
+        return any(self.stages[each].transform.kind in PICTURE_KINDS for each in after)
 
     @property
     def has_conditions(self) -> bool:

@@ -15,7 +15,7 @@ from fermata.deployments.backend.execution.tensors import Array, InputError
 from fermata.deployments.backend.loaders import load_runner, pick_device
 from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.specs.backend import ModelSpec
-from fermata.foundation.errors import ConfigError
+from fermata.foundation.errors import ConfigError, ModelLoadError
 
 torch = pytest.importorskip("torch")
 # torch itself warns that TorchScript, which users still have files of, is not its future.
@@ -344,3 +344,17 @@ def test_devices_are_found_or_refused_by_name() -> None:
         assert pick_device("auto") == "cpu"
         with pytest.raises(ConfigError, match="torch sees no GPU"):
             pick_device("cuda")
+
+
+def test_what_a_model_raises_as_it_is_loaded_is_told_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load_broken() -> Any:
+        raise RuntimeError("no weights in /data\nlook again")
+
+    mine = types.ModuleType("broken_models")
+    mine.load = load_broken  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "broken_models", mine)
+    told = r"v: broken_models:load failed as it was loaded: RuntimeError: no weights in /data$"
+    with pytest.raises(ModelLoadError, match=told):
+        load(spec("broken_models:load"))

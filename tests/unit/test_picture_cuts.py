@@ -12,6 +12,7 @@ pytest.importorskip("torchvision")
 
 import torch
 
+from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import join_bytes
 from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.segments import Segments
@@ -21,7 +22,7 @@ from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.kept_frames import KeptFrames
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.pictures.cuts import all_bounds, cut_out
-from fermata.deployments.models.pictures.decoding import decode, fit
+from fermata.deployments.models.pictures.decoding import decode, fit, frame_size
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.router.links.messages import CUT, Payload
 
@@ -228,3 +229,9 @@ def test_a_part_has_four_edges(cut: tuple[int, ...]) -> None:
 def test_a_kept_picture_is_one(data: bytes, shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="are not one"):
         view(Payload(4, "BYTES", shape, data, frame=4), Segments())
+
+
+@pytest.mark.parametrize("read", [frame_size, lambda data: decode(data, 10**6)])
+def test_what_is_no_picture_is_told_by_its_first_bytes(read: Any) -> None:
+    with pytest.raises(BadRequestError, match="8 bytes that begin with 2f396a2f are no picture"):
+        read(b"/9j/4AAQ")

@@ -170,3 +170,14 @@ def test_units_on_groups_live_where_all_of_them_may() -> None:
     assert plan.home["a+c"] == 1
     found = homes_of(given, plan, None, problem, by_group)
     assert found["a"] == found["c"] == (1,)
+
+
+def test_an_application_with_the_name_of_a_unit_is_refused() -> None:
+    given: dict[str, Any] = {
+        "applications": [application(name) for name in ("a", "b", "a+b")],
+        "pipelines": [pipeline("p", "a", "b")],
+    }
+    with pytest.raises(ConfigError, match=r"application 'a\+b' has the name of those that a pipe"):
+        config(**given)
+    # Nobody lives with others where there is one router.
+    config(**given, count=1)

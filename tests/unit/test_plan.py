@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from fermata.deployments.config.deployment import BackendConfig, read_config
-from fermata.deployments.config.resolve import check_gpus, gpus_each, model_specs
+from fermata.deployments.config.resolve import (
+    check_cpus,
+    check_gpus,
+    gpus_each,
+    model_specs,
+)
 from fermata.deployments.config.served.inputs import input_of
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.specs.served_model import TensorSpec
@@ -81,3 +86,36 @@ def test_who_asks_for_no_gpu_needs_none() -> None:
     for device in ("auto", "cpu", "emulated"):
         check_gpus([BackendConfig.model_validate({"device": device, "count": 2})], 1.0)
     check_gpus([BackendConfig.model_validate({"device": "cuda", "count": 2})], 2.0)
+
+
+def with_cpus(**top: Any) -> Any:
+    application = {"name": "d", "slo_ms": 9, "variants": [DIGITS]}
+    frontend = {"processes": 1, **top.pop("frontend", {})}
+    return read_config({"applications": [application], "frontend": frontend, **top})
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        (
+            {"backend": {"count": 2}},
+            "2 backends, frontends and routers ask Ray for 2.2 CPU cores, and there are 2 here; "
+            "set backend.cpus=0.9 or less, or a smaller count",
+        ),
+        ({"backend": {"cpus": 1.9}}, "for 2.1 CPU cores.*; set backend.cpus=1.8 or less"),
+        ({"router": {"cpus": 0.5, "standby": True}}, "for 2.2 CPU cores"),
+        (
+            {"frontend": {"cpus": 3}},
+            "for 4.1 .*set backend.cpus=0, and less for frontend.cpus and router.cpus",
+        ),
+    ],
+)
+def test_cpu_cores_that_are_not_there_are_said_to_be_missing(top: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_cpus(with_cpus(**top), 2.0)
+
+
+def test_as_many_cpu_cores_as_there_are_do() -> None:
+    check_cpus(with_cpus(backend={"count": 2, "cpus": 0.9}), 2.0)
+    check_cpus(with_cpus(backend={"count": 18, "cpus": 0.1}), 2.0)
+    check_cpus(with_cpus(), 2.0)

@@ -15,6 +15,7 @@ from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.inputs.request_input import PictureCut, RequestInput
 from fermata.deployments.frontend.memory.arena import Arena
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.requests.queries.parts import (
     MadeInput,
@@ -107,6 +108,41 @@ def test_a_query_knows_the_size_of_its_picture_before_it_is_decoded() -> None:
 
 BOXES = ((5.0, 5.0, 20.0, 15.0), (0.0, 0.0, 0.0, 9.0), (1.2, 2.4, 30.0, 20.0), (2.0, 2.0, 9.0, 9.0))
 """One of a whole number of pixels, an empty one, one of none, and one of too low a score."""
+
+
+def of_numbers(name: str, shape: tuple[int, ...]) -> pb.ModelInferRequest:
+    """A request that holds what the model reads, or pixels."""
+    found = pb.ModelInferRequest(model_name=name)
+    add_input(found, from_array("input", np.zeros(shape, np.uint8)))
+    return found
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_pipeline_that_cuts_pictures_takes_nothing_else(device: str) -> None:
+    known = models(device)
+    world = World(known)
+    refusal = world.queries.open(
+        world.clock_ns,
+        parse_request(of_numbers("objects", (3, 40, 40)), known, CallContext(stream=1)),
+        lambda rid, outcome: None,
+    )
+    assert isinstance(refusal, Refusal)
+    assert (refusal.status, refusal.message) == (
+        "INVALID_ARGUMENT",
+        "'objects' cuts pictures, and UINT8[3, 40, 40] is none: send a JPEG as BYTES[1], or its "
+        "pixels as UINT8[height, width, 3]",
+    )
+    for taken in (of_numbers("objects", (60, 80, 3)), request(jpeg()), request(jpeg(quality=5))):
+        parsed = parse_request(taken, known, CallContext(stream=1))
+        assert not isinstance(world.queries.open(world.clock_ns, parsed, print), Refusal)
+
+
+def test_boxes_of_numbers_that_are_no_picture_stay_as_they_are() -> None:
+    known = models()
+    first, _ = stages(known)
+    given = parse_request(of_numbers("detect", (3, 40, 40)), known, CallContext(stream=1)).input
+    result = StageResult(first.name, first.model, given, found_boxes(77, (1, 2, 30, 39)), 10**6)
+    assert result.outputs["boxes"].tolist() == [[1, 2, 30, 39]]
 
 
 def test_backends_cut_what_they_decode() -> None:

@@ -70,6 +70,12 @@ class RequestInput:
     """Parts of its picture may be inputs to come, so a backend keeps it for a while."""
 
     @property
+    def is_picture(self) -> bool:
+        """Whether it has pixels of a client's, where its model takes pictures: a client may send
+        the numbers that the model reads in place of one."""
+        return self.encoded or self.cut is not None or self.frame != (0, 0) or self.is_left_encoded
+
+    @property
     def is_left_encoded(self) -> bool:
         """Whether a backend gets the picture as it came, whole."""
         left = self.model.decoded_later and not self.encoded and self.tensor.datatype == "BYTES"

@@ -44,12 +44,16 @@ def decode(data: bytes, pixels_max: int) -> Pixels:
             check_pixels(image.height, image.width, pixels_max)
             return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     except UnidentifiedImageError:
-        raise BadRequestError(
-            f"{len(data)} bytes that begin with {data[:4].hex()} are no picture: "
-            f"send one of {', '.join(FORMATS)}"
-        ) from None
+        raise _no_picture(data) from None
     except (OSError, SyntaxError, ValueError) as error:
         raise BadRequestError(f"cannot decode the picture: {error}") from None
+
+
+def _no_picture(data: bytes) -> BadRequestError:
+    return BadRequestError(
+        f"{len(data)} bytes that begin with {data[:4].hex()} are no picture: "
+        f"send one of {', '.join(FORMATS)}"
+    )
 
 
 def _check_scans(data: bytes) -> None:
@@ -100,6 +104,8 @@ def frame_size(data: bytes) -> tuple[int, int]:
             return _jpeg_size(data)
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             return image.height, image.width
+    except UnidentifiedImageError:
+        raise _no_picture(data) from None
     except (OSError, SyntaxError, ValueError) as error:
         raise BadRequestError(f"cannot decode the picture: {error}") from None
 

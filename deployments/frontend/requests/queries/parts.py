@@ -82,7 +82,7 @@ class StageResult:
     @cached_property
     def tensors(self) -> tuple[OutputTensor, ...]:
         """The outputs as they came, boxes in pixels of the picture."""
-        if self.model.boxes is None:
+        if self.model.boxes is None or not self.given.is_picture:
             return self.result.tensors
         record = self.record
         if record is None:

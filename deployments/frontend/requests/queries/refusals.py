@@ -11,13 +11,19 @@ from fermata.router.core.events import DropReason
 
 def unfit(request: ParsedRequest) -> Refusal | None:
     """A refusal for what queries cannot have."""
-    name, terms = request.model.name, request.terms
+    name, terms, pipeline = request.model.name, request.terms, request.model.pipeline
     if request.input.rows > 1:
         message = (
             f"{name!r} takes one input a query, not {request.input.rows} rows: send each alone"
         )
     elif terms.pinned or terms.accuracy_floor > 0.0:
         message = f"{name!r} has several stages: pin variants in requests to their applications"
+    elif pipeline is not None and pipeline.cuts_pictures and not request.input.is_picture:
+        datatype, shape, _ = request.input.first
+        message = (
+            f"{name!r} cuts pictures, and {datatype}{list(shape)} is none: send a JPEG as "
+            "BYTES[1], or its pixels as UINT8[height, width, 3]"
+        )
     else:
         return None
     return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, message)

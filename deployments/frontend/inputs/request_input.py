@@ -45,9 +45,9 @@ class PictureCut:
     """Left, top, right and bottom, in whole pixels."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestInput:
-    """A well-formed input; its pixels and numbers are not checked yet."""
+    """A well-formed input; its pixels and numbers are not checked yet. Hot: one for each request."""
 
     model: ServedModel
     tensor: RawTensor
@@ -106,6 +106,8 @@ class RequestInput:
     @property
     def packed(self) -> PackedTensors:
         """The several tensors as the payload lists them, without a batch dimension."""
+        if not self.tensors and not self.hidden:
+            return ()
         skip = int(self.batched and self.rows == 1)
         told = tuple(
             (each.name, each.datatype, each.shape[skip:], len(each.data)) for each in self.tensors

@@ -35,7 +35,8 @@ from fermata.deployments.specs.frontend import StreamLimits
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import NEVER
 
-OnMessage = Callable[[int], Awaitable[None]]
+OnMessage = Callable[[int], Awaitable[None] | None]
+"""Hears the size of a message; returns what to wait for until its turn has come, if anything."""
 
 
 class ClientStream:
@@ -53,7 +54,6 @@ class ClientStream:
         messages: MessageReader,
         on_message: OnMessage,
     ) -> None:
-        """`on_message` hears the size of each message, and may have the stream wait its turn."""
         self.driver = driver
         self.messages = messages
         self.on_message = on_message
@@ -128,7 +128,9 @@ class ClientStream:
             if raw is grpc.aio.EOF:
                 return
             self.taking = True
-            await self.on_message(len(raw))
+            turn = self.on_message(len(raw))
+            if turn is not None:
+                await turn
             known = self.repeats.find(raw)
             if known is not None:
                 self._take_known(*known)

@@ -19,6 +19,4 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(
-        mallopt(MMAP_THRESHOLD, MAPPED_FROM_BYTES) and mallopt(TRIM_THRESHOLD, KEPT_BYTES)
-    )
+    return bool(mallopt(MMAP_THRESHOLD, MAPPED_FROM_BYTES) and mallopt(TRIM_THRESHOLD, KEPT_BYTES))

@@ -221,6 +221,11 @@ class RequestInput:
         for tensor in self.tensors or (self.tensor,):
             check_finite(tensor)
 
+    def forget_data(self) -> None:
+        """Keep the data no longer, which have been copied: they are a part of the message."""
+        for tensor in (self.tensor, *self.tensors):
+            tensor.data = b""
+
     def write_payload(self, view: memoryview, pixels_max: int) -> None:
         """Fill `view` with the payload, in a thread; BadRequestError for a broken input."""
         model, tensor = self.model, self.tensor

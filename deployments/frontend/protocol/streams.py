@@ -134,14 +134,19 @@ class ClientStream:
             known = self.repeats.find(raw)
             if known is not None:
                 self._take_known(*known)
-                continue
-            try:
-                small = len(raw) <= SMALL_BYTES
-                message = parse_request_bytes(raw) if small else await self.messages.read(raw)
-            except BadRequestError as error:
-                self._answer(stream_refusal("", "", refusal_of(error)))
-                continue
-            self._take(raw, message)
+            else:
+                await self._take_new(raw)
+            # The next message then comes into its memory, which is still in a cache.
+            del raw, known
+
+    async def _take_new(self, raw: bytes) -> None:
+        try:
+            small = len(raw) <= SMALL_BYTES
+            message = parse_request_bytes(raw) if small else await self.messages.read(raw)
+        except BadRequestError as error:
+            self._answer(stream_refusal("", "", refusal_of(error)))
+            return
+        self._take(raw, message)
 
     def _take_known(self, known: KnownHead, request_id: str, data: memoryview) -> None:
         self.read_at_ns = time.monotonic_ns()

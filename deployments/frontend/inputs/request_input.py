@@ -47,7 +47,7 @@ class PictureCut:
 
 @dataclass(slots=True)
 class RequestInput:
-    """A well-formed input; its pixels and numbers are not checked yet. Hot: one for each request."""
+    """A well-formed input; its pixels and numbers are not checked yet. Hot."""
 
     model: ServedModel
     tensor: RawTensor

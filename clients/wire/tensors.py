@@ -42,7 +42,7 @@ DIMS_MAX = 16
 _LENGTH = struct.Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RawTensor:
     """A tensor as raw contents have it: little-endian, row by row; checked against its shape."""
 

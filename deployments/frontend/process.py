@@ -25,6 +25,7 @@ from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.garbage import settle_garbage
+from fermata.foundation.heap import keep_freed_memory
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.logs import LOG, debugging, fields
 from fermata.foundation.ports import bind_error, grpc_endpoint
@@ -74,6 +75,7 @@ class FrontendProcess:
     async def start(self) -> None:
         """Listen to clients and backends. Where no other frontend does, a router may come later."""
         options, hub = self.options, self.hub
+        keep_freed_memory()
         async with AsyncExitStack() as undo:
             # A failure below leaves nothing behind.
             arena = Arena(options.table.payload_bytes_max if options.shared_memory else 0)

@@ -146,6 +146,22 @@ async def _open_rows(*values: float) -> tuple[int | Refusal, list[Submit], int]:
     return found, told.submitted, left
 
 
+def test_a_message_is_not_kept_once_its_data_have_been_copied() -> None:
+    async def play() -> None:
+        with ThreadPoolExecutor(1) as pool, closing(Arena(1 << 12)) as arena:
+            recorder, request = Recorder(), asking(BYTES)
+            driver = RequestDriver(RequestTable(1), arena, pool, recorder)
+            driver.table.on_router_up(0, 1)
+            assert isinstance(driver.open(request, lambda rid, outcome: None), int)
+            assert request.input.tensor.data == b""
+            payload = recorder.submitted[0].payload
+            assert payload is not None
+            assert arena.inline(payload).data == b"abcd"
+            driver.close()
+
+    asyncio.run(play())
+
+
 def test_each_part_of_a_split_request_has_a_place_of_its_own() -> None:
     found, submitted, _ = asyncio.run(_open_rows(1, 2, 3, 4, 5))
     assert isinstance(found, int)

@@ -45,9 +45,9 @@ class PictureCut:
     """Left, top, right and bottom, in whole pixels."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestInput:
-    """A well-formed input; its pixels and numbers are not checked yet."""
+    """A well-formed input; its pixels and numbers are not checked yet. Hot."""
 
     model: ServedModel
     tensor: RawTensor
@@ -112,6 +112,8 @@ class RequestInput:
     @property
     def packed(self) -> PackedTensors:
         """The several tensors as the payload lists them, without a batch dimension."""
+        if not self.tensors and not self.hidden:
+            return ()
         skip = int(self.batched and self.rows == 1)
         told = tuple(
             (each.name, each.datatype, each.shape[skip:], len(each.data)) for each in self.tensors
@@ -224,6 +226,11 @@ class RequestInput:
             return
         for tensor in self.tensors or (self.tensor,):
             check_finite(tensor)
+
+    def forget_data(self) -> None:
+        """Keep the data no longer, which have been copied: they are a part of the message."""
+        for tensor in (self.tensor, *self.tensors):
+            tensor.data = b""
 
     def write_payload(self, view: memoryview, pixels_max: int) -> None:
         """Fill `view` with the payload, in a thread; BadRequestError for a broken input."""

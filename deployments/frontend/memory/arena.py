@@ -65,6 +65,10 @@ class Arena:
 
     def take(self, size: int) -> tuple[int, memoryview] | None:
         """Allocate a slot: its offset and its bytes; None if full, so inputs travel inline."""
+        offset = self._take(size)
+        return None if offset is None else (offset, self._view()[offset : offset + size])
+
+    def _take(self, size: int) -> int | None:
         if self.segment is None:
             return None
         offset = self.extents.take(size)
@@ -73,7 +77,7 @@ class Arena:
         if self.extents.reached > self._reserved and not self._reserve():
             self.extents.free(offset)
             return None
-        return offset, self._view()[offset : offset + size]
+        return offset
 
     def _reserve(self) -> bool:
         """Allocate pages: a write to a full /dev/shm would kill the process."""
@@ -96,14 +100,12 @@ class Arena:
         rows: int = 0,
     ) -> Payload:
         """A payload with this input, in a slot if one is free."""
-        slot = self.take(len(data))
-        if slot is None:
+        size = len(data)
+        offset = self._take(size)
+        if offset is None:
             return Payload(rid, dtype, shape, bytes(data), tensors=tensors, rows=rows)
-        offset, view = slot
-        view[:] = data
-        view.release()
-        place = self.name, offset, len(data), False
-        return Payload(rid, dtype, shape, b"", *place, tensors, rows)
+        self._view()[offset : offset + size] = data
+        return Payload(rid, dtype, shape, b"", self.name, offset, size, False, tensors, rows)
 
     def written(
         self,

@@ -2,12 +2,15 @@
 
 ALIGN = 64
 """A cache line, so that neighbours do not share one."""
+KEPT_MAX = 64
+"""Freed extents that are kept as they are. Those of odd sizes would have the rest reach further."""
 
 
 class Extents:
-    """Free extents of `capacity` bytes, merged with their neighbours as they are freed.
+    """Free extents of `capacity` bytes.
 
-    Payloads of one model are of one size, so there are few sizes and an exact fit is the rule.
+    Payloads of one model are of one size. So a freed extent is kept for the next payload of its
+    size, and merged with its neighbours only when many are kept, or another size finds no room.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -16,6 +19,9 @@ class Extents:
         self.reached = 0
         """No byte from here on has ever been allocated."""
         self._taken: dict[int, int] = {}
+        self._kept: dict[int, list[int]] = {}
+        """Starts of freed extents by their size, in the order of their release."""
+        self._kept_count = 0
         self._free_by_start: dict[int, int] = {}
         self._free_by_end: dict[int, int] = {}
         self._free_by_size: dict[int, dict[int, None]] = {}
@@ -25,6 +31,34 @@ class Extents:
     def take(self, size: int) -> int | None:
         """Allocate `size` bytes: their offset, or None if no extent is large enough."""
         needed = max(ALIGN, -(-size // ALIGN) * ALIGN)
+        kept = self._kept.get(needed)
+        if kept:
+            # The one freed last: its pages are still in a cache.
+            start = kept.pop()
+            self._kept_count -= 1
+        else:
+            found = self._cut(needed)
+            if found is None and self._kept_count:
+                self._merge_kept()
+                found = self._cut(needed)
+            if found is None:
+                return None
+            start = found
+        self._taken[start] = needed
+        self.used += needed
+        return start
+
+    def free(self, offset: int) -> None:
+        """Free the bytes allocated at this offset."""
+        length = self._taken.pop(offset)
+        self.used -= length
+        self._kept.setdefault(length, []).append(offset)
+        self._kept_count += 1
+        if self._kept_count > KEPT_MAX:
+            self._merge_kept()
+
+    def _cut(self, needed: int) -> int | None:
+        """Cut so many bytes off a free extent: their start, or None if none is large enough."""
         starts = self._free_by_size.get(needed)
         if starts is None:
             larger = [each for each in self._free_by_size if each > needed]
@@ -32,22 +66,23 @@ class Extents:
                 return None
             # The smallest that fits, so that the large ones last.
             starts = self._free_by_size[min(larger)]
-        # The one freed last: its pages are still in a cache.
         start = next(reversed(starts))
         length = self._free_by_start[start]
         self._drop(start, length)
         if length > needed:
             self._add(start + needed, length - needed)
-        self._taken[start] = needed
-        self.used += needed
         self.reached = max(self.reached, start + needed)
         return start
 
-    def free(self, offset: int) -> None:
-        """Free the bytes allocated at this offset."""
-        length = self._taken.pop(offset)
-        self.used -= length
-        start, end = offset, offset + length
+    def _merge_kept(self) -> None:
+        """Have all that is kept be one with its free neighbours."""
+        kept, self._kept, self._kept_count = self._kept, {}, 0
+        for length, starts in kept.items():
+            for start in starts:
+                self._merge(start, length)
+
+    def _merge(self, start: int, length: int) -> None:
+        end = start + length
         before = self._free_by_end.get(start)
         if before is not None:
             self._drop(before, start - before)

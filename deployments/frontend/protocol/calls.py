@@ -149,10 +149,9 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
             call.since_ns = NEVER
             caller, turns, clock = call.caller, self.turns, self.gate.clock
 
-            async def on_message(size: int) -> None:
+            def on_message(size: int) -> Awaitable[None] | None:
                 caller.taken_bytes += size + CALL_BYTES
-                if not turns.is_free(clock()):
-                    await turns.wait(caller.address)
+                return None if turns.is_free(clock()) else turns.wait(caller.address)
 
             await method(messages, context, on_message)
 

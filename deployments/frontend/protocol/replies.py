@@ -159,6 +159,8 @@ def varint(value: int) -> bytes:
     """A number from 0 up."""
     if value < 128:
         return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
     found = bytearray()
     while value > 127:
         found.append(value & 127 | 128)
@@ -176,22 +178,17 @@ class IntegerParameter:
     """Writes one parameter that is a number."""
 
     def __init__(self, name: str) -> None:
-        self.key = with_length(KEY_TAG, name.encode()) + VALUE_TAG
+        key = with_length(KEY_TAG, name.encode()) + VALUE_TAG
+        # All but the number, by how many bytes that takes. Neither length reaches 128: a key is
+        # short, and a number has ten bytes at most.
+        self.before = tuple(
+            PARAMETERS_TAG + bytes((len(key) + 2 + size,)) + key + bytes((size + 1,)) + INT64_TAG
+            for size in range(11)
+        )
 
     def write(self, value: int) -> bytes:
         number = varint(value)
-        size = len(number) + 1
-        # Neither length reaches 128: a key is short, and a number has ten bytes at most.
-        return b"".join(
-            (
-                PARAMETERS_TAG,
-                bytes((len(self.key) + 1 + size,)),
-                self.key,
-                bytes((size,)),
-                INT64_TAG,
-                number,
-            )
-        )
+        return self.before[len(number)] + number
 
 
 BATCH_SIZE = IntegerParameter(names.BATCH_SIZE)
@@ -199,33 +196,48 @@ QUEUE_US = IntegerParameter(names.QUEUE_US)
 RUN_US = IntegerParameter(names.RUN_US)
 
 
+class ReplyTemplate:
+    """What is the same in many answers of one stream."""
+
+    __slots__ = ("batch_part", "batch_size", "run_ns", "shared")
+
+    def __init__(self, key: Key) -> None:
+        self.shared = _shared_part(key)
+        self.batch_size = self.run_ns = -1
+        self.batch_part = self.shared
+
+    def start(self, result: Result) -> bytes:
+        """Everything but what is the request's own. Answers of a batch follow one another."""
+        if result.run_ns != self.run_ns or result.batch_size != self.batch_size:
+            self.run_ns, self.batch_size = result.run_ns, result.batch_size
+            numbers = BATCH_SIZE.write(self.batch_size) + RUN_US.write(self.run_ns // 1000)
+            self.batch_part = self.shared + numbers
+        return self.batch_part
+
+
 class ReplyTemplates:
     """Templates of the answers in one stream."""
 
     def __init__(self) -> None:
-        self.known: dict[Key, bytes] = {}
+        self.known: dict[Key, ReplyTemplate] = {}
 
     def reply(self, request: ParsedRequest, result: Result, queue_ns: int) -> bytes | None:
         """A ModelStreamInferResponse as it goes out; None where the answer needs more than that."""
-        model = request.model
-        boxes = model.boxes is not None and request.input.frame[0]
+        given = request.input
+        model = given.model
+        boxes = model.boxes is not None and given.frame[0]
         if boxes or request.classes or result.estimate >= 0.0:
             return None
         outputs = tuple([tensor[:3] for tensor in result.tensors])
         # An answer to several rows has their dimension already.
-        lone_row = request.input.batched and request.input.rows == 1
+        lone_row = given.batched and given.rows == 1
         key = model.name, request.version, result.variant, lone_row, outputs
-        shared = self.known.get(key)
-        if shared is None:
+        template = self.known.get(key)
+        if template is None:
             if len(self.known) >= TEMPLATES_MAX:
                 self.known.clear()
-            shared = self.known[key] = _shared_part(key)
-        parts = [
-            shared,
-            BATCH_SIZE.write(result.batch_size),
-            QUEUE_US.write(max(0, queue_ns) // 1000),
-            RUN_US.write(result.run_ns // 1000),
-        ]
+            template = self.known[key] = ReplyTemplate(key)
+        parts = [template.start(result), QUEUE_US.write(max(0, queue_ns) // 1000)]
         if request.request_id:
             parts.append(with_length(ID_TAG, request.request_id.encode()))
         for tensor in result.tensors:

@@ -35,7 +35,8 @@ from fermata.deployments.specs.frontend import StreamLimits
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import NEVER
 
-OnMessage = Callable[[int], Awaitable[None]]
+OnMessage = Callable[[int], Awaitable[None] | None]
+"""Hears the size of a message; returns what to wait for until its turn has come, if anything."""
 
 
 class ClientStream:
@@ -53,7 +54,6 @@ class ClientStream:
         messages: MessageReader,
         on_message: OnMessage,
     ) -> None:
-        """`on_message` hears the size of each message, and may have the stream wait its turn."""
         self.driver = driver
         self.messages = messages
         self.on_message = on_message
@@ -128,18 +128,25 @@ class ClientStream:
             if raw is grpc.aio.EOF:
                 return
             self.taking = True
-            await self.on_message(len(raw))
+            turn = self.on_message(len(raw))
+            if turn is not None:
+                await turn
             known = self.repeats.find(raw)
             if known is not None:
                 self._take_known(*known)
-                continue
-            try:
-                small = len(raw) <= SMALL_BYTES
-                message = parse_request_bytes(raw) if small else await self.messages.read(raw)
-            except BadRequestError as error:
-                self._answer(stream_refusal("", "", refusal_of(error)))
-                continue
-            self._take(raw, message)
+            else:
+                await self._take_new(raw)
+            # The next message then comes into its memory, which is still in a cache.
+            del raw, known
+
+    async def _take_new(self, raw: bytes) -> None:
+        try:
+            small = len(raw) <= SMALL_BYTES
+            message = parse_request_bytes(raw) if small else await self.messages.read(raw)
+        except BadRequestError as error:
+            self._answer(stream_refusal("", "", refusal_of(error)))
+            return
+        self._take(raw, message)
 
     def _take_known(self, known: KnownHead, request_id: str, data: memoryview) -> None:
         self.read_at_ns = time.monotonic_ns()

@@ -8,9 +8,9 @@ from fermata.deployments.specs.served_model import ServedModel
 from fermata.router.links.messages import ClientNetworkReport, Truth
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParsedRequest:
-    """A well-formed request."""
+    """A well-formed request. Hot: one for each."""
 
     version: str
     request_id: str

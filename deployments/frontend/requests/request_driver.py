@@ -154,7 +154,11 @@ class RequestDriver:
             return self.queries.open(now_ns, request, on_answer)
         if request.input.rows > 1 and request.is_split:
             return self.parts.open(now_ns, request, on_answer)
-        return self._begin(now_ns, request, on_answer)
+        inline = self.is_inline(request.input)
+        rid = self._begin(now_ns, request, on_answer)
+        if inline:
+            request.input.forget_data()
+        return rid
 
     def begin_part(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         # A part may be small enough to be looked at, where all of them together were not.
@@ -179,7 +183,8 @@ class RequestDriver:
         if inline:
             if self.observer is not None:
                 self.observer.on_payload(now_ns, rid)
-            self._peek(rid, request, *request.input.first)
+            if self.peeker is not None:
+                self._peek(rid, request, *request.input.first)
         else:
             # The router hears of it now, so it queues while it is being decoded.
             self._decode(rid, request)
@@ -238,7 +243,8 @@ class RequestDriver:
         shape: tuple[int, ...],
         data: bytes | memoryview,
     ) -> None:
-        if self.peeker is None or request.input.hidden:
+        assert self.peeker is not None
+        if request.input.hidden:
             return
         sample = None
         if dtype in DTYPES:
@@ -427,8 +433,9 @@ class RequestDriver:
         error = None if job.cancelled() else job.exception()
         if error is None and not job.cancelled() and job.result():
             self._on_payload(now_ns, rid, payload)
-            seen = given.first if given.tensors else (spec.datatype, spec.shape, view)
-            self._peek(rid, request, *seen)
+            if self.peeker is not None:
+                seen = given.first if given.tensors else (spec.datatype, spec.shape, view)
+                self._peek(rid, request, *seen)
         else:
             self.arena.free(payload)
             if isinstance(error, BadRequestError):

@@ -103,7 +103,7 @@ class NativeCall:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         message, is_compressed = self.messages.popleft()
-        self.call.read()
+        self.call.read(len(message))
         self._touch()
         return await self._inflated(message) if is_compressed else message
 

@@ -54,9 +54,14 @@ class _Details(NamedTuple):
 class NativeServer:
     """Has the methods of gRPC's asyncio server that a frontend uses."""
 
-    def __init__(self, edge: ModuleType, options: ServerOptions, calls: Calls) -> None:
+    def __init__(
+        self, edge: ModuleType, options: ServerOptions, calls: Calls, held_bytes_max: int
+    ) -> None:
+        """While messages of more than `held_bytes_max` wait for their rest or for a reader, no more
+        comes from connections that hold some."""
         self.options = options
         self.calls = calls
+        self.held_bytes_max = held_bytes_max
         self.handlers = {f"/{calls.service}/{name}": each for name, each in calls.methods.items()}
         self.prompt = {f"/{calls.service}/{name}" for name in calls.prompt}
         self.under_way: set[asyncio.Task[None]] = set()
@@ -94,6 +99,7 @@ class NativeServer:
             calls_max=limits.calls_per_connection_max,
             count_max=limits.total_max,
             handshake_ms=limits.receive_ns // ms(1),
+            held_max=self.held_bytes_max,
             idle_ms=limits.idle_ns // ms(1),
             age_ms=options.connection_age_ns_max // ms(1),
             grace_ms=GRACE_NS // ms(1),

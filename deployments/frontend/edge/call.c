@@ -32,9 +32,18 @@ static int begin_message(Call *call)
         call->ignored = 1;
         return call_event(call, TOO_LARGE, PyLong_FromSize_t(head[0] > 1 ? 0 : call->need));
     }
-    /* A length alone must not cost memory. */
-    size_t granted = call->need < GRANT_MIN ? call->need : GRANT_MIN;
-    call->message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)granted);
+    /* A length alone must not cost memory: beyond one large message of a connection, what comes is
+     * kept in pieces, and put together at the end. */
+    Connection *connection = call->connection;
+    size_t given = call->need;
+    call->in_pieces = call->promised = 0;
+    if (given > PIECE) {
+        if (connection->promised + given <= (size_t)connection->message_max)
+            connection->promised += call->promised = given;
+        else
+            given = PIECE;
+    }
+    call->message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)given);
     if (call->message == NULL) {
         PyErr_Clear();
         return -1;
@@ -42,21 +51,53 @@ static int begin_message(Call *call)
     return 0;
 }
 
-/* Make room for more of a message, as much again as has come of it. */
-static int grow_message(Call *call)
+/* Go on with a message in a further piece. */
+static int next_piece(Call *call)
 {
-    size_t size = 2 * call->have < call->need ? 2 * call->have : call->need;
-    if (_PyBytes_Resize(&call->message, (Py_ssize_t)size) < 0) {
+    size_t left = call->need - call->have, size = left < PIECE ? left : PIECE;
+    PyObject *piece = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (call->pieces == NULL)
+        call->pieces = PyList_New(0);
+    if (piece == NULL || call->pieces == NULL || PyList_Append(call->pieces, call->message) < 0) {
+        Py_XDECREF(piece);
         PyErr_Clear();
         return -1;
     }
+    Py_SETREF(call->message, piece);
+    call->in_pieces = call->have;
     return 0;
+}
+
+static PyObject *joined(Call *call)
+{
+    PyObject *whole = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)call->need);
+    if (whole == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    char *at = PyBytes_AS_STRING(whole);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(call->pieces); i++) {
+        PyObject *piece = PyList_GET_ITEM(call->pieces, i);
+        memcpy(at, PyBytes_AS_STRING(piece), (size_t)PyBytes_GET_SIZE(piece));
+        at += PyBytes_GET_SIZE(piece);
+    }
+    memcpy(at, PyBytes_AS_STRING(call->message), (size_t)PyBytes_GET_SIZE(call->message));
+    return whole;
 }
 
 static int tell_message(Call *call)
 {
     PyObject *message = call->message;
+    if (call->pieces != NULL) {
+        message = joined(call);
+        if (message == NULL)
+            return -1;
+        Py_CLEAR(call->pieces);
+        Py_DECREF(call->message);
+    }
     call->message = NULL;
+    call->connection->promised -= call->promised;
+    call->promised = 0;
     call->unread++;
     int kind = call->prefix[0] ? COMPRESSED : MESSAGE;
     call->prefix_size = 0;
@@ -78,15 +119,16 @@ static Py_ssize_t take_bytes(Call *call, const uint8_t *data, size_t size)
             if (call->ignored)
                 break;
         }
-        size_t room = (size_t)PyBytes_GET_SIZE(call->message) - call->have;
+        size_t place = call->have - call->in_pieces;
+        size_t room = (size_t)PyBytes_GET_SIZE(call->message) - place;
         size_t part = (size_t)(end - at) < room ? (size_t)(end - at) : room;
-        memcpy(PyBytes_AS_STRING(call->message) + call->have, at, part);
+        memcpy(PyBytes_AS_STRING(call->message) + place, at, part);
         call->have += part;
         at += part;
         if (call->have == call->need) {
             if (tell_message(call) < 0)
                 return -1;
-        } else if (part == room && grow_message(call) < 0) {
+        } else if (part == room && next_piece(call) < 0) {
             return -1;
         }
     }
@@ -118,16 +160,20 @@ static void drop_backlog(Call *call)
 /* Let the client send as much more; while Python does not read, its flow control holds it back. */
 static int grant(Call *call)
 {
-    if (call->held == 0 || call->unread >= UNREAD_MAX)
+    if (call->ungranted == 0 || call->unread >= UNREAD_MAX)
         return 0;
-    size_t size = call->held;
-    call->held = 0;
+    size_t size = call->ungranted;
+    call->ungranted = 0;
     return nghttp2_session_consume_stream(call->connection->http2, call->id, size) ? -1 : 0;
 }
 
 int call_message_bytes(Call *call, const uint8_t *data, size_t size)
 {
-    call->held += size;
+    call->ungranted += size;
+    if (!call->ignored) {
+        call->held += size;
+        connection_hold(call->connection, size, 0);
+    }
     Py_ssize_t taken = call->backlog_size ? 0 : take_bytes(call, data, size);
     if (taken < 0)
         return -1;
@@ -361,14 +407,19 @@ static PyObject *call_refuse(Call *call, PyObject *status)
     Py_RETURN_NONE;
 }
 
-static PyObject *call_read(Call *call, PyObject *unused)
+static PyObject *call_read(Call *call, PyObject *given)
 {
-    (void)unused;
+    size_t size = PyLong_AsSize_t(given);
+    if (size == (size_t)-1 && PyErr_Occurred())
+        return NULL;
     if (call->unread)
         call->unread--;
     if (call->connection == NULL || call->connection->dead)
         Py_RETURN_NONE;
-    if (call->held || call->backlog_size) {
+    size = size + PREFIX < call->held ? size + PREFIX : call->held;
+    call->held -= size;
+    connection_hold(call->connection, 0, size);
+    if (call->ungranted || call->backlog_size) {
         connection_touch(call->connection);
         if (resume_messages(call) < 0)
             return broken(call);
@@ -385,6 +436,7 @@ static void call_dealloc(Call *call)
     Py_XDECREF(call->peer);
     Py_XDECREF(call->context);
     Py_XDECREF(call->message);
+    Py_XDECREF(call->pieces);
     Py_XDECREF(call->trailers);
     while (call->out_first < call->out_last)
         Py_DECREF(call->out[call->out_first++]);
@@ -428,7 +480,7 @@ static PyGetSetDef call_attributes[] = {
 static PyMethodDef call_methods[] = {
     {"send", (PyCFunction)call_send, METH_O, "Send a message; returns the bytes that wait."},
     {"wait", (PyCFunction)call_wait, METH_NOARGS, "Ask for DRAINED once little waits."},
-    {"read", (PyCFunction)call_read, METH_NOARGS, "One message has been read."},
+    {"read", (PyCFunction)call_read, METH_O, "A message of so many bytes has been read."},
     {"finish", (PyCFunction)call_finish, METH_O, "End with trailers, behind all messages."},
     {"reset", (PyCFunction)call_reset, METH_O, "End at once, with a code of HTTP/2."},
     {"refuse", (PyCFunction)call_refuse, METH_O, "End with a status of HTTP alone."},

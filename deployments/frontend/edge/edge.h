@@ -21,7 +21,7 @@ enum {
     PREFIX = 5,               /* Bytes before each message: a flag, and its length. */
     HEADERS_MAX = 16 << 10,   /* Of one call, with 32 bytes for each as HTTP/2 counts them. */
     UNREAD_MAX = 16,          /* Messages of a call that Python has not asked for. */
-    GRANT_MIN = 256 << 10,    /* A message's memory grows from here with what has come of it. */
+    PIECE = 256 << 10,        /* Memory of a message that is not given all at once. */
     WINDOW = 1 << 20,         /* Of a call; a connection has eight times as much. */
     FRAME_MAX = 1 << 20,
     OUTPUT_MAX = 64 << 10,    /* Bytes that are written at once. */
@@ -45,9 +45,11 @@ struct Connection {
     Py_ssize_t message_max;
     char *unsent; /* What the socket did not take. */
     size_t unsent_size;
+    size_t held; /* Bytes of messages that have come and were not read. */
+    size_t promised; /* Memory that was given to messages before they came. */
     int64_t opened_ms, received_ms, pinged_ms, left_ms, shut_ms, age_ms, idle_ms;
     int fd, open_calls, begun, watched;
-    char is_dirty, dead, greeted, told, shut;
+    char is_dirty, dead, greeted, told, shut, paused;
 };
 
 struct Call {
@@ -56,10 +58,12 @@ struct Call {
     Call *before, *after;
     PyObject *path, *headers, *timeout, *encoding, *peer, *context;
     PyObject *message, *trailers;
+    PyObject *pieces; /* Of a large message: those that are full. */
     PyObject **out;
     char *backlog; /* Bytes behind UNREAD_MAX messages, as they came. */
     size_t backlog_size, backlog_capacity, header_size;
-    size_t have, need, held, unread, pending;
+    size_t have, need, in_pieces, promised, ungranted, unread, pending;
+    size_t held; /* Bytes that have come and were not read. */
     size_t out_first, out_last, out_capacity, out_at;
     int32_t id;
     uint8_t prefix[PREFIX], prefix_size;
@@ -77,6 +81,7 @@ Py_ssize_t session_output(Connection *self, char *buffer, size_t room);
 void session_end_calls(Connection *self);
 void session_leave(Connection *self);
 void connection_touch(Connection *self);
+void connection_hold(Connection *self, size_t more, size_t less);
 PyObject *events_take(PyObject *events);
 
 /* call.c */

@@ -16,6 +16,7 @@ enum {
     BEGUN_MAX = 64,     /* One that has begun more calls waits, too. */
     ACCEPTED_MAX = 64,
     EVENTS_MAX = 64,
+    HELD_MIN = 64 << 10, /* A connection that holds less is read in any case. */
     SHUT_MS = 2000,     /* A client may take so long to see that its connection ends. */
     NOTICE_MS = 1000,   /* And to answer that it heard so. */
 };
@@ -27,6 +28,8 @@ struct Server {
     int epoll, listener, count, count_max, calls_max, number;
     char listens;
     Py_ssize_t message_max;
+    size_t held, held_max;
+    int paused;
     int64_t now_ms, handshake_ms, idle_ms, age_ms, grace_ms, ping_ms, pong_ms;
     char *input, *output;
 };
@@ -47,6 +50,14 @@ void connection_touch(Connection *self)
         self->next_dirty = self->server->dirty;
         self->server->dirty = self;
     }
+}
+
+/* Count bytes that are held: beyond the limit, connections that hold some are not read. */
+void connection_hold(Connection *self, size_t more, size_t less)
+{
+    self->held += more - less;
+    if (self->server != NULL)
+        self->server->held += more - less;
 }
 
 /* Connections */
@@ -77,8 +88,12 @@ static void connection_close(Connection *self)
         nghttp2_session_del(self->http2);
         self->http2 = NULL;
     }
-    if (self->fd >= 0)
+    if (self->fd >= 0) {
+        /* A process that is being forked may have the socket too, and keep it in the set. */
+        if (self->server != NULL)
+            epoll_ctl(self->server->epoll, EPOLL_CTL_DEL, self->fd, NULL);
         close(self->fd);
+    }
     self->fd = -1;
     self->dead = 1;
 }
@@ -257,7 +272,11 @@ static void flush_one(Connection *self)
         if (shutdown(self->fd, SHUT_WR) < 0)
             self->dead = 1;
     }
+    int pauses = self->server->held > self->server->held_max && self->held > HELD_MIN;
+    self->server->paused += pauses - self->paused;
+    self->paused = (char)pauses;
     int reads = all || nghttp2_session_get_outbound_queue_size(self->http2) < QUEUE_MAX;
+    reads = reads && !pauses;
     watch(self, (reads ? EPOLLIN : 0) | (all ? 0 : EPOLLOUT));
 }
 
@@ -378,6 +397,7 @@ static void reap(Server *server)
         }
         *place = self->next;
         server->count--;
+        server->paused -= self->paused;
         connection_close(self);
         self->server = NULL;
         Py_DECREF(self);
@@ -410,12 +430,24 @@ static int take_now(Server *server, PyObject *given)
     return 0;
 }
 
+/* Have connections read again that were not, once little enough is held. */
+static void resume(Server *server)
+{
+    if (server->paused == 0 || server->held > server->held_max)
+        return;
+    for (Connection *self = server->connections; self != NULL; self = self->next) {
+        if (self->paused)
+            connection_touch(self);
+    }
+}
+
 static PyObject *server_poll(Server *server, PyObject *now_ms)
 {
     if (take_now(server, now_ms) < 0)
         return NULL;
     struct epoll_event found[EVENTS_MAX];
     int count = epoll_wait(server->epoll, found, EVENTS_MAX, 0);
+    resume(server);
     for (int i = 0; i < count; i++) {
         Connection *self = found[i].data.ptr;
         if (self == NULL)
@@ -464,6 +496,7 @@ static PyObject *server_look(Server *server, PyObject *now_ms)
     if (take_now(server, now_ms) < 0)
         return NULL;
     listen_again(server, 1);
+    resume(server);
     for (Connection *self = server->connections; self != NULL; self = self->next) {
         if (!self->dead)
             look_at(server, self);
@@ -514,12 +547,12 @@ static PyObject *server_count(Server *server, void *unused)
 static PyObject *server_new(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
     static char *keys[] = {"listener", "message_max", "calls_max", "count_max", "handshake_ms",
-                           "idle_ms", "age_ms", "grace_ms", "ping_ms", "pong_ms", NULL};
+                           "held_max", "idle_ms", "age_ms", "grace_ms", "ping_ms", "pong_ms", NULL};
     int listener, calls_max, count_max;
-    Py_ssize_t message_max;
+    Py_ssize_t message_max, held_max;
     long long handshake_ms, idle_ms, age_ms, grace_ms, ping_ms, pong_ms;
-    if (!PyArg_ParseTupleAndKeywords(arguments, names, "iniiLLLLLL", keys, &listener, &message_max,
-                                     &calls_max, &count_max, &handshake_ms, &idle_ms, &age_ms,
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "iniiLnLLLLL", keys, &listener, &message_max,
+                                     &calls_max, &count_max, &handshake_ms, &held_max, &idle_ms, &age_ms,
                                      &grace_ms, &ping_ms, &pong_ms))
         return NULL;
     Server *server = (Server *)type->tp_alloc(type, 0);
@@ -530,6 +563,7 @@ static PyObject *server_new(PyTypeObject *type, PyObject *arguments, PyObject *n
     server->calls_max = calls_max;
     server->count_max = count_max;
     server->handshake_ms = handshake_ms;
+    server->held_max = (size_t)held_max;
     server->idle_ms = idle_ms;
     server->age_ms = age_ms;
     server->grace_ms = grace_ms;

@@ -30,6 +30,11 @@ static void unlink_call(Connection *self, Call *call)
     if (call->after != NULL)
         call->after->before = call->before;
     self->open_calls--;
+    connection_hold(self, 0, call->held);
+    self->promised -= call->promised;
+    /* Python may keep the call, but not what nobody will read. */
+    Py_CLEAR(call->message);
+    Py_CLEAR(call->pieces);
     self->idle_ms = self->received_ms;
     call->connection = NULL;
     Py_DECREF(call);

@@ -132,7 +132,9 @@ class FrontendServer:
             return None
         LOG.info("the native edge serves")
         given = Calls(SERVICE, calls.methods, calls, calls.line_up, calls.on_vain, PROMPT)
-        return NativeServer(edge, self.options, given)
+        return NativeServer(
+            edge, self.options, given, self.service.driver.table.limits.payload_bytes_max
+        )
 
     async def _watch_connections(self) -> None:
         """Hold connections to their limits, for as long as the server runs."""

@@ -38,6 +38,7 @@ class NativeCall:
         "_finished",
         "_headers",
         "_reader",
+        "_refusal",
         "_serialize",
         "_touch",
         "_writer",
@@ -67,6 +68,7 @@ class NativeCall:
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._finished = False
+        self._refusal: tuple[grpc.StatusCode, str] | None = None
         timeout_ns = None if call.timeout is None else timeout_of(call.timeout)
         self._deadline_ns = None if timeout_ns is None else time.monotonic_ns() + timeout_ns
 
@@ -98,6 +100,8 @@ class NativeCall:
     async def read(self) -> Any:
         """The next message, or EOF."""
         while not self.messages:
+            if self._refusal is not None:
+                await self.abort(*self._refusal)
             if self.half_closed:
                 return grpc.aio.EOF
             self._reader = asyncio.get_running_loop().create_future()
@@ -197,14 +201,14 @@ class NativeCall:
             self._writer.set_result(None)
 
     def on_too_large(self, size: int) -> None:
-        """Refuse a message that is not taken in; one of no size has flags that there are not."""
+        """End the call where its handler reads what was not taken in. One of no size has flags
+        that there are not."""
         if size:
             most = f"Received message larger than max ({size} vs. {self.message_max})"
-            self.end(grpc.StatusCode.RESOURCE_EXHAUSTED, most)
+            self._refusal = grpc.StatusCode.RESOURCE_EXHAUSTED, most
         else:
-            self.end(grpc.StatusCode.INTERNAL, "a message has flags that are not known")
-        if self.task is not None:
-            self.task.cancel()
+            self._refusal = grpc.StatusCode.INTERNAL, "a message has flags that are not known"
+        self._wake_reader()
 
     def on_closed(self) -> None:
         """The client has its answer, or has left."""

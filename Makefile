@@ -16,7 +16,7 @@ $(if $(COMPILED),$(eval export FERMATA_COMPILED := auto))
 SECONDS ?= 600
 DRAWS ?= 2000
 
-.PHONY: help serve models tools test unhurried soak live lint fuzz attack bench tournament compiled sbom audit clean
+.PHONY: help serve models tools test unhurried soak live lint fuzz attack bench tournament compiled edge sbom audit clean
 
 help:
 	@echo "make serve       set up, then serve deployments/local.yaml; CONFIG=FILE for another"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench       reduced benchmarks of the scheduler; FULL=1 for whole ones"
 	@echo "make tournament  every policy on drawn workloads; DRAWS=2000 for how many, FIRST=1000000 from which seed"
 	@echo "make compiled    compile the router, for router: {compiled: true}"
+	@echo "make edge        compile the native edge, for frontend: {edge: native}"
 	@echo "make sbom        write the bill of materials to build/sbom.json"
 	@echo "make audit       ask the index for known vulnerabilities of what is pinned"
 	@echo "make clean       remove what these made"
@@ -103,6 +104,9 @@ tournament: $(READY)
 
 compiled: $(READY)
 	$(BIN)/python -m fermata.router.compiled
+
+edge: $(READY)
+	$(BIN)/python -m fermata.deployments.frontend.edge.build
 
 sbom: $(READY)
 	mkdir -p build

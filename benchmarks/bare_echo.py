@@ -1,4 +1,6 @@
-"""CPU time that Python's gRPC alone takes for a streamed message: what a frontend cannot go below.
+"""CPU time that a server of gRPC alone takes for a streamed message: no frontend goes below it.
+
+Python's own, and the native edge where it is built (`make edge`).
 
 Boxes differ, so CPU times of a server mean something only beside this one's.
 """
@@ -8,14 +10,19 @@ import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from typing import Any
 
 import grpc
 import uvloop
 
 from benchmarks.figures import Figure, run_parts
+from fermata.deployments.frontend.access.native_server import Calls, NativeServer
+from fermata.deployments.frontend.edge.build import EdgeError, load
+from fermata.deployments.specs.frontend import ServerOptions
 
 SIZES = {"pixels": 150_528, "small": 20_000}
 PARTS = {"pixels": "messages of 150 KB", "small": "messages of 20 KB"}
+KINDS = {"grpc": "grpc.aio", "native": "native edge"}
 ANSWER = bytes(4_100)
 """Scores of a thousand classes."""
 SENDERS, STREAMS, RATE_RPS = 4, 8, 400
@@ -38,10 +45,19 @@ class Served:
     count = 0
 
 
-async def _serve(pipe: Connection, length_s: float) -> None:
-    server = grpc.aio.server(options=OPTIONS)
+def _server(kind: str) -> Any:
     handlers = {METHOD: grpc.stream_stream_rpc_method_handler(_answer)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    others = grpc.method_handlers_generic_handler(SERVICE, handlers)
+    if kind == "native":
+        calls = Calls(SERVICE, handlers, others, lambda _, begin: begin(), lambda _: None)
+        return NativeServer(load(), ServerOptions(), calls, 512 << 20)
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers((others,))
+    return server
+
+
+async def _serve(pipe: Connection, length_s: float, kind: str) -> None:
+    server = _server(kind)
     pipe.send(server.add_insecure_port("127.0.0.1:0"))
     await server.start()
     await asyncio.sleep(WARMUP_S)
@@ -49,11 +65,11 @@ async def _serve(pipe: Connection, length_s: float) -> None:
     await asyncio.sleep(length_s)
     pipe.send((Served.count - count, time.process_time() - cpu_s))
     # Until it is ended: senders that lose it first would complain.
-    await server.wait_for_termination()
+    await asyncio.Event().wait()
 
 
-def serve(pipe: Connection, length_s: float) -> None:
-    uvloop.run(_serve(pipe, length_s))
+def serve(pipe: Connection, length_s: float, kind: str) -> None:
+    uvloop.run(_serve(pipe, length_s, kind))
 
 
 async def _stream(channel: grpc.aio.Channel, data: bytes, first: float, end: float) -> None:
@@ -81,11 +97,11 @@ def send(port: int, size: int, length_s: float) -> None:
     uvloop.run(_send(port, size, length_s))
 
 
-def message_us(size: int, length_s: float) -> tuple[float, float]:
+def message_us(size: int, length_s: float, kind: str) -> tuple[float, float]:
     """CPU time of one, and how many there were a second."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    server = context.Process(target=serve, args=(there, length_s), daemon=True)
+    server = context.Process(target=serve, args=(there, length_s, kind), daemon=True)
     server.start()
     port = here.recv()
     given = (port, size, WARMUP_S + length_s)
@@ -101,10 +117,19 @@ def message_us(size: int, length_s: float) -> tuple[float, float]:
 
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     for part in parts:
-        found_us, rps = message_us(SIZES[part], 2.0 if quick else 6.0)
-        name = f"bare grpc.aio, {PARTS[part]} at {rps:,.0f} a second"
-        yield Figure(name, found_us, "us of CPU each", 0)
+        for kind in _kinds():
+            found_us, rps = message_us(SIZES[part], 2.0 if quick else 6.0, kind)
+            name = f"bare {KINDS[kind]}, {PARTS[part]} at {rps:,.0f} a second"
+            yield Figure(name, found_us, "us of CPU each", 0)
+
+
+def _kinds() -> tuple[str, ...]:
+    try:
+        load()
+    except EdgeError:
+        return ("grpc",)
+    return tuple(KINDS)
 
 
 if __name__ == "__main__":
-    run_parts("Python's gRPC alone", measure, PARTS)
+    run_parts("A server of gRPC alone", measure, PARTS)

@@ -43,6 +43,7 @@ from fermata.deployments.config.security import (
     TokenConfig,
 )
 from fermata.deployments.config.sub_clusters import SubClustersConfig, check_sub_clusters
+from fermata.deployments.specs.frontend import Edge
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import in_one_line, refuse
 from fermata.foundation.sections import Mark, write_section
@@ -156,6 +157,9 @@ class FrontendConfig(Section):
     which a frontend then reads and writes for them."""
     tls: ClientTlsConfig | None = None
     """Absent: plain connections."""
+    edge: Edge = "grpc"
+    """What speaks gRPC: Python's `grpc`, or `native` for less CPU where `make edge` has built it,
+    without TLS."""
     reply_ms: Annotated[float, Field(ge=0)] = 2
     """Taken off each deadline for the way back from the backend to the client."""
 
@@ -163,6 +167,8 @@ class FrontendConfig(Section):
     def _ports(self) -> "FrontendConfig":
         if self.grpc_port == self.http_port != 0:
             raise ValueError(f"grpc_port and http_port are both {self.grpc_port}; set two")
+        if self.edge == "native" and self.tls is not None:
+            raise ValueError("edge: native takes no tls; leave edge out, or let a proxy do TLS")
         return self
 
 

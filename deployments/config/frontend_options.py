@@ -52,6 +52,7 @@ def frontend_options(
             deployment=deployment,
             message_bytes_max=int(given.message_mb * 2**20),
             tls=client_tls(config),
+            edge=given.edge,
             connections=ConnectionLimits(
                 total_max=given.connections_max,
                 per_address_max=given.connections_per_client_max,

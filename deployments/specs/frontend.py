@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from fermata.deployments.specs.tls import ServerTls
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.transport import LinkOptions
+
+Edge = Literal["grpc", "native"]
+"""What speaks gRPC with clients: gRPC's own server, or ours in C where it is built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class ServerOptions:
     message_bytes_max: int = 16 << 20
     tls: ServerTls | None = None
     """None: plain connections."""
+    edge: Edge = "grpc"
     connection_age_ns_max: int = seconds(600)
     """Older connections are closed with GOAWAY, so that clients spread over new frontends."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)

@@ -217,6 +217,8 @@ def test_a_stream_that_breaks_mid_message_frees_its_places(running: Running) -> 
         back.start()
         # Two whole messages of 20 kB and a part of the third.
         copy(outer, inner, 50_000)
+        # A close alone ends no connection that another thread reads on.
+        inner.shutdown(socket.SHUT_RDWR)
         inner.close()
         outer.close()
 

@@ -185,6 +185,9 @@ def test_two_servers_of_one_deployment_need_two_ports() -> None:
     with pytest.raises(ConfigError, match="grpc_port and http_port are both 9000"):
         config(grpc_port=9000, http_port=9000)
     config(grpc_port=0, http_port=0)
+    tls = {"certificate_file": "a", "key_file": "b"}
+    with pytest.raises(ConfigError, match="edge: native takes no tls"):
+        config(edge="native", tls=tls)
 
 
 def test_any_port_becomes_a_free_one_that_all_frontends_share() -> None:

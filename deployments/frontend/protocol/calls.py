@@ -85,6 +85,12 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
             begin()
         return may_begin
 
+    def on_vain(self, peer: str) -> None:
+        """Count a call that its client gave up before it could begin."""
+        call = self.gate.enter(peer)
+        if not isinstance(call, Refusal):
+            self.gate.leave(call)
+
     async def _enter(self, context: Any, health: bool = False) -> OpenCall:
         """Admit a call until its answer has left; one without a token or at a limit is refused
         here."""

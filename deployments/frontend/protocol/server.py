@@ -22,13 +22,16 @@ from fermata.deployments.frontend.access.connection_watch import (
 )
 from fermata.deployments.frontend.access.connections import ConnectionGate, HttpServer
 from fermata.deployments.frontend.access.grpc_server import grpc_server
+from fermata.deployments.frontend.access.native_server import Calls, NativeServer
 from fermata.deployments.frontend.access.tls import grpc_credentials, http_context
+from fermata.deployments.frontend.edge.build import EdgeError, load
 from fermata.deployments.frontend.protocol.calls import HEALTH, GrpcCalls
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.listening import Listening
 from fermata.deployments.frontend.protocol.rest import Rest
 from fermata.deployments.specs.frontend import ServerOptions
 from fermata.foundation.errors import ConfigError, ServingError
+from fermata.foundation.logs import LOG, fields
 from fermata.foundation.ports import (
     Endpoint,
     bind_error,
@@ -40,6 +43,8 @@ from fermata.foundation.ports import (
 from fermata.foundation.units import ms
 
 BACKLOG = 1024
+PROMPT = (*HEALTH, STREAM)
+"""Methods whose calls begin at once."""
 ASKED = 0.1
 """Share of the time to drain in which clients may leave by themselves; then their streams end."""
 ADMITTED = 0.5
@@ -92,14 +97,14 @@ class FrontendServer:
             await listening.wait_for(http_at)
         GRPC_LOG.addFilter(is_ours_to_mend)
         calls = GrpcCalls(self.service, self.calls)
-        self._grpc = grpc_server(
+        self._grpc = self._native_server(calls) or grpc_server(
             grpc_options(options),
             SERVICE,
             calls.methods,
             calls,
             busy="ModelInfer",
             line_up=calls.line_up,
-            prompt=(*HEALTH, STREAM),
+            prompt=PROMPT,
         )
         self.grpc_port = self._bind_grpc(grpc_at)
         if options.http_port >= 0:
@@ -115,6 +120,21 @@ class FrontendServer:
             asyncio.ensure_future(self.service.watch()),
             asyncio.ensure_future(self._watch_connections()),
         ]
+
+    def _native_server(self, calls: GrpcCalls) -> NativeServer | None:
+        """The native edge, where it is asked for and can be used; the log says why it is not."""
+        if self.options.edge != "native":
+            return None
+        try:
+            edge = load()
+        except EdgeError as error:
+            LOG.warning("gRPC's own server serves", extra=fields(native_edge=str(error)))
+            return None
+        LOG.info("the native edge serves")
+        given = Calls(SERVICE, calls.methods, calls, calls.line_up, calls.on_vain, PROMPT)
+        return NativeServer(
+            edge, self.options, given, self.service.driver.table.limits.payload_bytes_max
+        )
 
     async def _watch_connections(self) -> None:
         """Hold connections to their limits, for as long as the server runs."""

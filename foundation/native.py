@@ -21,7 +21,9 @@ from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
 PARTS = ("foundation", "partitioner", "profiles", "router")
-"""Folders that hold what is compiled, and all that it imports."""
+"""Folders that hold what is compiled, and all that it imports but for `BESIDE`."""
+BESIDE = (Path("clients", "frame_bits.py"),)
+"""Modules of other folders that it imports: their constants are in the build."""
 VARIABLE = "FERMATA_COMPILED"
 USE = {VARIABLE: "auto"}
 """Environment of a process that is to use a build, where there is one."""
@@ -43,7 +45,7 @@ def source_mark(package: Path = PACKAGE) -> str:
 
 def source_files(package: Path = PACKAGE) -> list[Path]:
     """List the sources that a build depends on; folders of the package may be links."""
-    found: list[Path] = []
+    found = [package / each for each in BESIDE if (package / each).is_file()]
     for part in PARTS:
         for folder, _, names in os.walk(package / part, followlinks=True):
             found += [Path(folder) / name for name in names if name.endswith(".py")]
@@ -131,10 +133,10 @@ def install(environment: Mapping[str, str] = os.environ, builds: Path | None = N
         return ""
     builds = builds_folder() if builds is None else builds
     folder = builds / source_mark()
-    if not folder.is_dir():
-        other = any(builds.glob("*/" + MODULES))
-        return "the build is of other sources" if other else NO_BUILD
     try:
+        if not folder.is_dir():
+            other = any(builds.glob("*/" + MODULES))
+            return "the build is of other sources" if other else NO_BUILD
         modules = NativeModules(folder)
     except (OSError, ImportError) as error:
         return f"the build cannot be used: {error}"

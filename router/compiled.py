@@ -68,6 +68,8 @@ MYPY = ("--config-file=", "--ignore-missing-imports", "--disable-error-code=impo
 """An image has no stubs of the libraries that are called now and then."""
 KEPT = 3
 """Builds of other sources that are kept, the latest ones: checkouts may share an environment."""
+UNDER_WAY = ".building-"
+"""Folders of builds that are not done begin so."""
 LOCK, LOG = ".lock", "build.log"
 NICENESS = 19
 
@@ -120,6 +122,9 @@ def build(builds: Path | None = None, jobs: int = 0) -> Path:
         with (builds / LOCK).open("w") as lock:
             # Another process may be at it.
             fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in builds.glob(f"{UNDER_WAY}*"):
+                # Whoever was at it has died: nobody else holds the lock.
+                shutil.rmtree(left, ignore_errors=True)
             if not folder.is_dir():
                 _build(builds, folder, jobs or os.cpu_count() or 1)
     except OSError as error:
@@ -130,7 +135,7 @@ def build(builds: Path | None = None, jobs: int = 0) -> Path:
 def _build(builds: Path, folder: Path, jobs: int) -> None:
     if reason := reason_not():
         raise BuildError(reason)
-    with tempfile.TemporaryDirectory(dir=builds, prefix=".building-") as name:
+    with tempfile.TemporaryDirectory(dir=builds, prefix=UNDER_WAY) as name:
         work = Path(name)
         modules = compiled_modules()
         sources = _translate(work, modules)

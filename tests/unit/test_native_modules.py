@@ -1,5 +1,7 @@
 """A process uses native modules of the very sources that it would run, or the sources."""
 
+import ast
+import os
 import sys
 from pathlib import Path
 
@@ -85,3 +87,29 @@ def test_what_is_built_is_not_built_again(tmp_path: Path) -> None:
     folder.mkdir()
     assert compiled.build(tmp_path) == folder
     assert compiled.build_in_background(tmp_path) == "the router is compiled"
+
+
+def test_a_build_depends_on_all_that_its_modules_import() -> None:
+    known = set(native.source_files())
+    for path in compiled.compiled_modules():
+        for node in ast.walk(ast.parse((native.PACKAGE / path).read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fermata."):
+                whole = native.PACKAGE.joinpath(*str(node.module).split(".")[1:])
+                assert whole.with_suffix(".py") in known or whole.is_dir(), (path, node.module)
+
+
+def test_what_a_build_has_left_that_was_killed_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / ".building-1"
+    (left / "c").mkdir(parents=True)
+    (tmp_path / native.source_mark()).mkdir()
+    compiled.build(tmp_path)
+    assert not left.exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_builds_that_may_not_be_read_are_not_used(tmp_path: Path) -> None:
+    tmp_path.chmod(0)
+    try:
+        assert "cannot be used" in native.install(ASKED, tmp_path)
+    finally:
+        tmp_path.chmod(0o700)

@@ -231,7 +231,7 @@ def test_windows_of_nothing_hold_answers_back_and_are_told(edge: Any) -> None:
     wire = Wire(edge)
     wire.give(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)) + headers())
     call = call_of(wire)
-    assert call.send(bytes(100_000)) == 100_005
+    assert call.send(bytes(100_000)) == 100_005 + 1024
     assert call.wait()
     wire.give(b"")
     assert edge.DRAINED not in wire.kinds()

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import grpc
 
-PENDING_MAX = 64 << 10
-"""Unsent bytes beyond which a handler waits for its client."""
+PENDING_MAX = 32 << 10
+"""Unsent bytes, with a kilobyte for each answer, beyond which a handler waits for its client."""
 CANCEL = 8
 """Code of HTTP/2 for a stream that is not wanted any more."""
 WINDOW_BITS = {"gzip": 31, "deflate": 15}

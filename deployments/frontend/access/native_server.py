@@ -71,7 +71,7 @@ class NativeServer:
         self._listener: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_touched = False
-        self._on_event = {
+        self._on_event: dict[int, Callable[[Any, Any], None]] = {
             edge.BEGUN: self._on_begun,
             edge.MESSAGE: self._on_message,
             edge.COMPRESSED: self._on_compressed,

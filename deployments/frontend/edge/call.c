@@ -214,6 +214,12 @@ static int resume_messages(Call *call)
     return grant(call);
 }
 
+/* What waits for the client. */
+static size_t waits(const Call *call)
+{
+    return call->pending + ANSWER_COST * (call->out_last - call->out_first);
+}
+
 /* Fill a DATA frame with what is to be sent. */
 ssize_t call_output(Call *call, uint8_t *buffer, size_t room, uint32_t *flags)
 {
@@ -241,7 +247,7 @@ ssize_t call_output(Call *call, uint8_t *buffer, size_t room, uint32_t *flags)
         }
     }
     call->pending -= size;
-    if (call->waiting && call->pending < PENDING_LOW) {
+    if (call->waiting && waits(call) < PENDING_LOW) {
         call->waiting = 0;
         if (call_event(call, DRAINED, NULL) < 0)
             return NGHTTP2_ERR_CALLBACK_FAILURE;
@@ -339,7 +345,7 @@ static PyObject *call_send(Call *call, PyObject *message)
         return PyLong_FromLong(0);
     if (keep_output(call, message) < 0 || begin_output(call) < 0)
         return broken(call);
-    return PyLong_FromSize_t(call->pending);
+    return PyLong_FromSize_t(waits(call));
 }
 
 static PyObject *call_wait(Call *call, PyObject *unused)

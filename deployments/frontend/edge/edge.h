@@ -27,6 +27,7 @@ enum {
     OUTPUT_MAX = 64 << 10,    /* Bytes that are written at once. */
     QUEUE_MAX = 1000,         /* Frames waiting to leave, beyond which nothing is read. */
     RESETS_BURST = 1000,
+    ANSWER_COST = 1 << 10,    /* Allowance for each answer that waits, however small. */
     PENDING_LOW = 16 << 10,   /* Unsent bytes of a call at which it takes more. */
 };
 

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import uvicorn
 from starlette.routing import Route
@@ -97,7 +98,8 @@ class FrontendServer:
             await listening.wait_for(http_at)
         GRPC_LOG.addFilter(is_ours_to_mend)
         calls = GrpcCalls(self.service, self.calls)
-        self._grpc = self._native_server(calls) or grpc_server(
+        # gRPC's servers have no types.
+        self._grpc: Any = self._native_server(calls) or grpc_server(
             grpc_options(options),
             SERVICE,
             calls.methods,

@@ -137,12 +137,14 @@ def _changed(built: Assembly, config: RouterConfig, sources: list[Source]) -> se
 
 
 def _owners(built: Assembly, ownership: Ownership, changed: set[int]) -> Ownership:
-    """The new owners of backends. Who stays keeps what it has; the rest goes to who has least."""
+    """The new owners of backends. Those whose sources stay keep what they have, also where nothing
+    of theirs is served here: others get it once it is idle. The rest goes to who has least."""
+    stay = [each for number, each in enumerate(built.engine.sources) if number not in changed]
+    pooled = None in ownership.shares or not changed or any(not each.owns_backends for each in stay)
     homeless: list[int] = []
     for backend, owner in sorted(built.ownership.owner.items()):
-        if owner in ownership.shares and (owner is None or owner not in changed):
-            ownership.held[owner] += 1
-            ownership.owner[backend] = owner
+        if pooled if owner is None else owner not in changed:
+            ownership.keep(backend, owner)
         else:
             homeless.append(backend)
     for backend in homeless:

@@ -25,9 +25,13 @@ class Ownership:
     def take(self, backend: int) -> int | None:
         """The owner of a backend that comes up; None for the pool."""
         neediest = self.neediest()
-        self.held[neediest] += 1
-        self.owner[backend] = neediest
+        self.keep(backend, neediest)
         return neediest
+
+    def keep(self, backend: int, owner: int | None) -> None:
+        """Have a backend belong to this owner, whoever misses it."""
+        self.held[owner] = self.held.get(owner, 0) + 1
+        self.owner[backend] = owner
 
     def release(self, backend: int) -> None:
         """The backend drains or is gone; its successor goes to whoever misses it most."""
@@ -37,7 +41,6 @@ class Ownership:
     def neediest(self) -> int | None:
         """The owner of the next backend; the pool, where nobody has come yet."""
         if not self.shares:
-            self.held.setdefault(None, 0)
             return None
         return min(self.shares, key=lambda owner: self._turn(owner, self.held[owner] + 1))
 

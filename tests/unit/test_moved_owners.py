@@ -1,7 +1,7 @@
 """Applications whose policies have backends of their own, on their way between routers."""
 
 import pytest
-from router_world import TABLE, World, rid
+from router_world import LOST, TABLE, World, rid
 
 from fermata.autoscaler.readings import (
     ClusterReading,
@@ -268,3 +268,32 @@ def test_policies_that_share_nothing_need_a_backend_each_in_the_smallest_sub_clu
     rule = r"backend.count / sub_clusters.count_max=1: there are 2 owners"
     with pytest.raises(ConfigError, match=rule):
         read_config({**document, "backend": {"count": 3, "device": "emulated"}})
+
+
+def test_those_that_come_to_share_backends_are_told_of_those_there() -> None:
+    home = Home2(2, ("single-queue", "eager"), shared=True)
+    home.hold()
+    home.place("a", "b")
+    home.hold(*BOTH)
+    home.place("b")
+    home.place("a", "b")
+    home.hold(*BOTH)
+    home.ask(1, "a")
+    home.world.advance(ms(20))
+    assert [each.variant for each in home.runs().values()] == ["a-1"]
+
+
+def test_a_shared_backend_may_die_while_a_bid_waits_for_it_alone() -> None:
+    home = Home2(2, ("routing", "routing"), shared=True)
+    home.hold()
+    home.place("a", "b")
+    home.hold(*BOTH)
+    for counter in range(1, 9):
+        home.ask(counter, "ab"[counter % 2])
+    home.world.advance(ms(1))
+    for number, link in list(home.links.items()):
+        home.world.router.on_down(link, LOST)
+        late = home.links[number] = home.world.link("backend", number)
+        home.world.hear(late, Ready("emulated", BOTH))
+    home.world.advance(ms(40))
+    assert home.runs()

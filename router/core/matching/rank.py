@@ -84,7 +84,6 @@ class RankThread(BidMatcher):
 
     def tell_pool(self, now_ns: int, source: Source) -> None:
         """Tell a source that has come to share the pool of the backends there."""
-        assert source.shares_backends
         for state in [each for each in self.lanes[POOL].members if not each.draining]:
             self.refresh(now_ns, source, source.on_backend(now_ns, state.backend, True))
 

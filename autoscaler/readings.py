@@ -130,8 +130,12 @@ def window_between(
         new.busy_ns,
         new.backends_min,
     )
-    pairs = zip(old.pools, new.pools, strict=True) if len(new.pools) > 1 else ()
-    pools = [_pool_window(before, after, *pair, goals or {}) for pair in pairs]
+    known = {each.applications: each for each in old.pools}
+    # Nothing is known of one that has come since: its window begins now.
+    pairs = [(known.get(each.applications, each), each) for each in new.pools]
+    pools = [
+        _pool_window(before, after, *pair, goals or {}) for pair in pairs if len(new.pools) > 1
+    ]
     then = replace(whole, uptime_ns=old.uptime_ns, busy_ns=old.busy_ns)
     return replace(
         _pool_window(before, after, then, whole, goals or {}),
@@ -163,7 +167,8 @@ def _pool_window(
         busy[name] = (last.busy_ns - first.busy_ns) / span_ns
     held = [name for name in now.applications if name in goals]
     rates = rates_between(before, after) if held else {}
-    untold = sum(busy[name] for name in now.untold if name not in goals)
+    # A router knows of applications that live elsewhere, too.
+    untold = sum(busy[name] for name in now.untold if name in busy and name not in goals)
     return Window(
         backends=(now.uptime_ns - then.uptime_ns) / span_ns,
         busy=(now.busy_ns - then.busy_ns) / span_ns,

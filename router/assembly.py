@@ -80,6 +80,9 @@ class Assembly:
     """Backends that an application's source runs by itself."""
     estimators: tuple[Estimator | None, ...]
     """By application: makes estimates of evidence; None where there is none."""
+    served: frozenset[int] | None = None
+    """Applications that live here, by number, where that is not all of them: those elsewhere have
+    no part of the backends."""
 
     def unused_variants(self) -> list[str]:
         """Names of the variants that no policy will ever run."""
@@ -153,7 +156,7 @@ def assemble(config: RouterConfig) -> Assembly:
         {application.name: number for number, application in enumerate(config.applications)},
         tuple(names),
         tuple(families),
-        ownership_of(config, sources),
+        Ownership(shares_of(config, sources)),
         tuple(_estimator(family) for family in families),
     )
 
@@ -211,8 +214,11 @@ def _estimator(family: Family) -> Estimator | None:
     return Estimator(family.classes, family.accuracy, family.accuracy_floor)
 
 
-def build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
-    """A source for each application; those with the same policy and options are built together."""
+def build_all(
+    config: RouterConfig, families: list[Family], served: frozenset[int] | None = None
+) -> list[Source]:
+    """A source for each application; those with the same policy and options are built together.
+    Only those that are `served` share backends; all unless given."""
     groups: dict[str, list[int]] = {}
     for number, application in enumerate(config.applications):
         policy, options = policy_of(config, application)
@@ -225,7 +231,7 @@ def build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
         sources.update(zip(numbers, built, strict=True))
     found = [sources[number] for number in range(len(families))]
     if config.shared_backends:
-        _share_backends(config, found)
+        _share_backends(config, found, served)
     return found
 
 
@@ -238,25 +244,34 @@ def policy_of(
     return resolved(application, config.policy, config.policy_options)
 
 
-def _share_backends(config: RouterConfig, sources: list[Source]) -> None:
+def _share_backends(
+    config: RouterConfig, sources: list[Source], served: frozenset[int] | None
+) -> None:
     """Give every source its part of the backends' time; those of the pool have theirs together."""
-    shares = ownership_of(config, sources).shares
+    shares = shares_of(config, sources, served)
     if len(shares) < 2:
         return
     total = sum(shares.values())
     lone = {number: source.owns_backends for number, source in enumerate(sources)}
     for number, source in enumerate(sources):
         first = sources.index(source)
-        if first == number:
-            source.share_backends(shares[first if lone[first] else None] / total)
+        owner = first if lone[first] else None
+        if first == number and owner in shares:
+            source.share_backends(shares[owner] / total)
 
 
-def ownership_of(config: RouterConfig, sources: list[Source]) -> Ownership:
+def shares_of(
+    config: RouterConfig, sources: list[Source], served: frozenset[int] | None = None
+) -> dict[int | None, float]:
+    """Shares of the owners of backends, by the first application of each; None is the pool. Only
+    those that are `served` count; all unless given."""
     shares: dict[int | None, float] = {}
-    for application, source in zip(config.applications, sources, strict=True):
-        owner = sources.index(source) if source.owns_backends else None
-        shares[owner] = shares.get(owner, 0.0) + application.backend_share
-    return Ownership(shares)
+    for number, source in enumerate(sources):
+        if served is None or number in served:
+            owner = sources.index(source) if source.owns_backends else None
+            share = config.applications[number].backend_share
+            shares[owner] = shares.get(owner, 0.0) + share
+    return shares
 
 
 def check(config: RouterConfig) -> None:
@@ -281,7 +296,7 @@ def _check_policy(config: RouterConfig, application: ApplicationSpec) -> None:
     policy, options = policy_of(config, application)
     if policy not in POLICIES:
         raise ConfigError(f"policy={policy!r} is unknown; one of {', '.join(POLICIES)}")
-    if config.sub_clusters > 1 or config.moves:
+    if config.sub_clusters > 1:
         check_movable((policy,))
     _check_window(config, application)
     if application.classes is not None:

@@ -22,6 +22,7 @@ from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.sneakpeek.placed_look import PlacedLook
 from fermata.deployments.specs.backend import StoreOptions
 from fermata.foundation.garbage import settle_garbage
+from fermata.foundation.heap import keep_freed_memory
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import seconds
 from fermata.profiles.profile import Profile
@@ -311,3 +312,4 @@ def _settle(device: str) -> None:
         with suppress(ImportError):
             import_module("torchvision")
     settle_garbage()
+    keep_freed_memory()

@@ -42,7 +42,12 @@ from fermata.deployments.config.security import (
     TenantConfig,
     TokenConfig,
 )
-from fermata.deployments.config.sub_clusters import SubClustersConfig, check_sub_clusters
+from fermata.deployments.config.sub_clusters import (
+    SubClustersConfig,
+    check_sub_clusters,
+    epochs_inside,
+    fewest_backends,
+)
 from fermata.deployments.specs.frontend import Edge
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import in_one_line, refuse
@@ -349,12 +354,15 @@ class DeploymentConfig(Section):
 
     def check_backends(self, pooled: bool = True) -> None:
         """Refuse fewer backends at the start than owners, where one of them cannot share."""
-        check_backends("backend.count", self.backend.count, self._owners(), pooled)
+        fewest, where = fewest_backends(self), "backend.count"
+        if fewest < self.backend.count:
+            where = "backend.count / sub_clusters.count_max"
+        check_backends(where, fewest, self._owners(), pooled)
 
     @property
     def shares_backends(self) -> bool:
         """Whether policies with queues for single backends have to share them."""
-        return shares_backends(self.backend.count, self._owners())
+        return shares_backends(fewest_backends(self), self._owners())
 
     def _owners(self) -> list[AppliedPolicy]:
         router = self.router
@@ -372,7 +380,7 @@ class DeploymentConfig(Section):
     def _names(self) -> "DeploymentConfig":
         if self.epochs is not None and self.repository == "open":
             raise ValueError("epochs and repository: open both place models; use one of them")
-        if self.epochs is not None:
+        if epochs_inside(self) is not None:
             check_movable(each.policy or self.router.policy for each in self.applications)
         closed = [each.name for each in self.applications if each.load == "asked"]
         if closed and self.repository == "fixed":

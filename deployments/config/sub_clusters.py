@@ -178,6 +178,14 @@ def backend_counts(config: "DeploymentConfig", opened: int | None = None) -> lis
     return [*own, *[0] * (routers - len(own))]
 
 
+def fewest_backends(config: "DeploymentConfig") -> int:
+    """Backends that one router has at the start. Where their number follows from the load, that is
+    the even part of one among the most routers."""
+    if config.sub_clusters.count == "auto":
+        return max(1, config.backend.count // config.sub_clusters.routers)
+    return config.backend.count
+
+
 def groups_in_sub_clusters(
     config: "DeploymentConfig",
 ) -> "list[tuple[DeploymentConfig, int]]":

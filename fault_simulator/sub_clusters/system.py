@@ -1,5 +1,6 @@
 """Two sub-clusters, each with a router and backends of its own, and one control plane."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,8 @@ class Shape:
     """Models that a backend has room for; the least is half of them."""
     pipeline: bool = False
     """Two of the applications run the stages of one."""
+    policies: tuple[str, ...] = ("eager",)
+    """Policies of the applications, in turn."""
 
 
 def drawn_shape(rng: Random) -> Shape:
@@ -78,11 +81,17 @@ def configuration(backends: int, shape: Shape) -> DeploymentConfig:
                 {
                     "name": name,
                     "slo_ms": SLO_NS / 1e6,
+                    "policy": policy,
                     "variants": [
-                        {"name": f"{name}-1", "latency_ms": [each / 1e6 for each in TABLE]}
+                        {
+                            "name": f"{name}-1",
+                            "latency_ms": [each / 1e6 for each in TABLE],
+                            "accuracy": 0.8,
+                            "input_size": 64,
+                        }
                     ],
                 }
-                for name in NAMES
+                for name, policy in zip(NAMES, itertools.cycle(shape.policies), strict=False)
             ],
             "backend": {"count": backends, "device": "emulated"},
             "router": {"policy": "eager", "standby": shape.standby},

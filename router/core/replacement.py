@@ -50,6 +50,10 @@ def replace_sources(
     for source in gone:
         engine.home(source).retire(source)
     _hand_over(engine, successors, homes, waiting)
+    for number, successor in sorted(successors.items()):
+        source = successor.source
+        if source.shares_backends and source.application == number:
+            homes[number].tell_pool(now_ns, source)
     for each in homeless:
         owner = owners.get(each.state.backend)
         home = None if owner is None else engine.sources[owner]

@@ -62,9 +62,16 @@ class ClientMapping:
             advise.served,
         )
 
+    def on_away(self, applications: frozenset[int]) -> None:
+        """Forget who reports for applications that live at other routers, which advise now."""
+        gone = [who for who in self.frontends if who[0] in applications]
+        for who in gone:
+            del self.frontends[who]
+            self.called.pop(who, None)
+
     def on_report(self, now_ns: int, frontend: LinkPeer, said: ClientNetworkReport) -> None:
         application = self.built.applications.get(said.application)
-        if application is None:
+        if application is None or application in self.built.engine.away:
             return
         # The latest last, so that the first is the one to forget.
         who = (application, said.client)

@@ -312,12 +312,14 @@ class LiveRouter:
         now or later, for one which lives elsewhere are handed back."""
         now_ns, known = self.clock(), self.built.applications
         going = self.fleet.placement.place(now_ns, plan)
+        self.fleet.rehoused = self.fleet.placement.moves
         self.doubtful.stale = True
         served = self.fleet.placement.served
         away = frozenset(number for name, number in known.items() if name not in served)
         if self.queries is not None:
             self.queries.on_away(now_ns, away)
         self.engine.set_away(now_ns, away)
+        self.clients.on_away(away)
         for drop in self.doubtful.hand_back():
             self._tell(now_ns, drop)
         self._settle_soon()
@@ -352,6 +354,7 @@ class LiveRouter:
         self._settle()
         now_ns = self.clock()
         changed = change_policies(now_ns, self.built, wanted)
+        self.fleet.rehoused = self.fleet.placement.moves
         self.config = self.built.config
         for name in changed:
             self.computations.trouble.pop(self.built.applications[name], None)
@@ -392,6 +395,9 @@ class LiveRouter:
         self.engine.on_time(now_ns)
         # A verdict may eject a backend, whose queue then goes elsewhere.
         while self.engine.outbox.effects:
+            self._carry_out(now_ns)
+        if self.fleet.rehoused and self.fleet.divide(now_ns):
+            self.clients.renew()
             self._carry_out(now_ns)
         if self.doubtful.held:
             for drop in self.doubtful.release(now_ns):

@@ -13,8 +13,8 @@ from fermata.router.assembly import (
     RouterConfig,
     build_all,
     check,
-    ownership_of,
     policy_of,
+    shares_of,
     successor_of,
 )
 from fermata.router.core.admission import StreamAdmission
@@ -89,13 +89,14 @@ def change_policies(now_ns: int, built: Assembly, wanted: PolicySet) -> list[str
         Family(each.application, spec, each.variants)
         for each, spec in zip(built.families, config.applications, strict=True)
     ]
-    sources = build_all(config, families)
+    sources = build_all(config, families, built.served)
     changed = _changed(built, config, sources)
     successors: dict[int, Successor] = {}
     for number in sorted(changed):
         each = successor_of(config, families[number], sources[number], built.engine)
         successors[number] = _keep_streams(built, number, each)
-    built.ownership = _owners(built, ownership_of(config, sources), changed)
+    ownership = Ownership(shares_of(config, sources, built.served))
+    built.ownership = _owners(built, ownership, changed)
     built.config = config
     built.families = tuple(
         families[number] if number in changed else each
@@ -104,6 +105,17 @@ def change_policies(now_ns: int, built: Assembly, wanted: PolicySet) -> list[str
     if successors:
         replace_sources(built.engine, now_ns, successors, built.ownership.owner)
     return [config.applications[number].name for number in sorted(changed)]
+
+
+def serve_only(now_ns: int, built: Assembly, served: frozenset[int]) -> None:
+    """Have backends belong to the policies of these applications alone: others live at other
+    routers. Where policies share all backends, those whose part is another one are built anew. The
+    engine's effects must have been taken."""
+    built.served = served
+    if built.config.shared_backends:
+        change_policies(now_ns, built, policies_of(built.config))
+    else:
+        built.ownership.serve(shares_of(built.config, built.engine.sources, served))
 
 
 def _changed(built: Assembly, config: RouterConfig, sources: list[Source]) -> set[int]:
@@ -125,12 +137,14 @@ def _changed(built: Assembly, config: RouterConfig, sources: list[Source]) -> se
 
 
 def _owners(built: Assembly, ownership: Ownership, changed: set[int]) -> Ownership:
-    """The new owners of backends. Who stays keeps what it has; the rest goes to who has least."""
+    """The new owners of backends. Those whose sources stay keep what they have, also where nothing
+    of theirs is served here: others get it once it is idle. The rest goes to who has least."""
+    stay = [each for number, each in enumerate(built.engine.sources) if number not in changed]
+    pooled = None in ownership.shares or not changed or any(not each.owns_backends for each in stay)
     homeless: list[int] = []
     for backend, owner in sorted(built.ownership.owner.items()):
-        if owner in ownership.shares and (owner is None or owner not in changed):
-            ownership.held[owner] += 1
-            ownership.owner[backend] = owner
+        if pooled if owner is None else owner not in changed:
+            ownership.keep(backend, owner)
         else:
             homeless.append(backend)
     for backend in homeless:

@@ -19,6 +19,8 @@ class LivePlacement:
         """Backends that the control plane wants in each sub-cluster; empty until it has spoken."""
         self.served = built.applications
         """Applications that live here, with their numbers."""
+        self.arrived = set[int]()
+        """Applications that all backends here have held since they came."""
         self.moves = built.config.moves
         self.sub_clusters: SubClusters | None = None
         if len(built.engine.ranks) > 1 or built.config.loads_all:
@@ -62,6 +64,17 @@ class LivePlacement:
         if self.sub_clusters is not None:
             self.sub_clusters.place(now_ns, home, only=self.moves)
         return self.on_their_way()
+
+    def here(self) -> frozenset[int]:
+        """Numbers of the applications that backends are for: those that have arrived, or are held
+        here already; all that are to come, where none has."""
+        placed = self.sub_clusters
+        if placed is None:
+            return frozenset(self.served.values())
+        self.arrived &= placed.placed
+        if len(self.arrived) < len(placed.placed):
+            self.arrived |= placed.placed - placed.wanting()
+        return frozenset(self.arrived or placed.placed)
 
     def on_their_way(self) -> list[str]:
         """Applications that some backend of their new home has not loaded yet."""

@@ -322,7 +322,8 @@ def check_movable(policies: Iterable[str]) -> None:
     movable = [name for name, policy in POLICIES.items() if not policy.owns_backends]
     for policy in policies:
         if policy not in movable:
-            rule = "has backends of its own, which epochs cannot move; leave epochs out, or take"
+            rule = "has backends of its own, which epochs inside one router cannot move; give each "
+            rule += "sub-cluster a router (sub_clusters.count), leave epochs out, or take"
             refuse("policy", policy, f"{rule} one of {', '.join(movable)}")
 
 

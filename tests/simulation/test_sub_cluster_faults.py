@@ -96,6 +96,23 @@ def test_queries_whose_router_has_forgotten_them_are_found_out(
     assert found(("control",), replace(LOOSE, pipeline=True))
 
 
+@pytest.mark.parametrize(
+    "policies",
+    [("single-queue", "eager"), ("jellyfish", "routing"), ("sneakpeek", "eager"), ("ramsis",)],
+)
+def test_policies_with_backends_of_their_own_move_and_refuse_nobody(
+    policies: tuple[str, ...],
+) -> None:
+    shape = replace(LOOSE, policies=policies)
+    story = run_sub_clusters(50, ("control",), shape=shape)
+    assert not story.broken, story
+    assert story.outcomes.keys() == {"served", "homes seen"}
+    assert story.outcomes["homes seen"] > 1
+    for seed in (1, 2):
+        story = run_sub_clusters(seed, shape=shape)
+        assert not story.broken, story
+
+
 def found(kinds: tuple[str, ...], shape: Shape) -> bool:
     """Whether some seed breaks."""
     return any(run_sub_clusters(seed, kinds, shape=shape).broken for seed in range(SEARCH))

@@ -173,6 +173,27 @@ def test_an_slo_that_no_group_holds_is_refused() -> None:
         starting_problem(found, {}, by_group=measured(found))
 
 
+def test_a_faster_variant_holds_an_slo_that_the_first_does_not() -> None:
+    one = application("a", slo_ms=20)
+    (first,), others = one["variants"], [application("b"), application("c")]
+    one["variants"] = [
+        {**first, "name": "a-large", "beta_ms": 30, "accuracy": 0.9},
+        {**first, "name": "a-small", "beta_ms": 4, "accuracy": 0.7},
+    ]
+    rated = [{**each, "variants": [{**each["variants"][0], "accuracy": 0.8}]} for each in others]
+    apps = [one, *rated]
+    found = given(FAST, SLOW, applications=apps, router={"policy": "central-queue"})
+    problem = starting_problem(found, {}, by_group=measured(found))
+    runs = {each.name: each.runs_on("group 0") for each in problem.models}
+    assert runs["a"]
+    (placed,) = (each for each in problem.models if each.name == "a")
+    # Work is counted by what can run.
+    assert placed.profiles["group 0"].latency_ns(1) == 5_000_000
+    fixed = given(FAST, SLOW, applications=apps, router={"policy": "eager"})
+    with pytest.raises(ConfigError, match="slo_ms=20 of a is below its run time on every group"):
+        starting_problem(fixed, {}, by_group=measured(fixed))
+
+
 def test_what_is_spread_lives_on_every_group_that_may_have_it() -> None:
     third = {"count": 1, "models": ["c", "d"]}
     found = given(FAST, SLOW, third, sub_clusters={"spread": ["a"]})

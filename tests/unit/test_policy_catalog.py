@@ -15,7 +15,10 @@ from fermata.router.policies.family import alone
 from fermata.simulator.scenario.scenario import read_scenario
 
 OWNING = ("ramsis", "jellyfish", "sneakpeek", "partitioned")
-REFUSAL = "has backends of its own, which epochs cannot move; leave epochs out, or take one of def"
+REFUSAL = (
+    r"has backends of its own, which epochs inside one router cannot move; give each sub-cluster a "
+    r"router \(sub_clusters.count\), leave epochs out, or take one of def"
+)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -64,3 +67,25 @@ def test_a_router_of_several_sub_clusters_refuses_it_too() -> None:
     one = ApplicationSpec("a", ms(50), (VariantSpec("v", (ms(5),), accuracy=0.8),))
     with pytest.raises(ConfigError, match=REFUSAL):
         assemble(RouterConfig((one,), "ramsis", sub_clusters=2))
+
+
+@pytest.mark.parametrize("policy", [*OWNING, "timeout"])
+def test_it_moves_between_routers(policy: str) -> None:
+    applications = [
+        {
+            "name": name,
+            "slo_ms": 50,
+            "variants": [
+                {"name": f"{name}-1", "model": "emulated", "accuracy": 0.8, "latency_ms": [5, 6]}
+            ],
+        }
+        for name in ("a", "b")
+    ]
+    deployment = {
+        "applications": applications,
+        "router": {"policy": policy},
+        "backend": {"device": "emulated", "count": 4},
+        "epochs": {},
+    }
+    read_config({**deployment, "sub_clusters": {"count": 2}})
+    read_config({**deployment, "sub_clusters": {"count": "auto"}})

@@ -13,7 +13,13 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import most_open
 from fermata.deployments.config.units import described, spread_over, unit_names, units_of
 from fermata.deployments.control.scaling import placed_models
-from fermata.deployments.control.sub_clusters.kinds import able_on, kind_of, on_kinds, shares_of
+from fermata.deployments.control.sub_clusters.kinds import (
+    able_on,
+    in_time_by,
+    kind_of,
+    on_kinds,
+    shares_of,
+)
 from fermata.deployments.control.sub_clusters.units import (
     check_room,
     in_units,
@@ -96,8 +102,16 @@ def _whole_models(
 ) -> dict[str, PlacedModel]:
     """Applications by name, with all their versions and buckets; and with the run times of the
     slowest of these by its SLO, where they are asked for: a group has to serve all of them."""
+    models = placed_models(config, profiles)
+    if timed:
+        router = config.router
+        owners = owners_of(config.served, router.policy, router.policy_options)
+        models = tuple(
+            in_time_by(each, model, profiles, policy)
+            for each, model, (_, policy, _) in zip(config.served, models, owners, strict=True)
+        )
     found: dict[str, dict[int, list[PlacedModel]]] = {}
-    for application, model in zip(config.served, placed_models(config, profiles), strict=True):
+    for application, model in zip(config.served, models, strict=True):
         versions = found.setdefault(application.name, {})
         versions.setdefault(application.version, []).append(model)
     whole = {name: _together(name, versions.values()) for name, versions in found.items()}

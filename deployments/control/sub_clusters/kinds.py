@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fermata.applications.application import Application
 from fermata.autoscaler.options import KindLimit
 from fermata.deployments.config.backend_groups import are_apart, limits_of, own_config
 from fermata.deployments.config.deployment import DeploymentConfig
@@ -10,6 +11,7 @@ from fermata.deployments.config.resolve import variants
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import ANY_KIND, PlacedModel
 from fermata.profiles.profile import Profile
+from fermata.router.policies.catalog import POLICIES
 
 Profiles = Mapping[str, Profile]
 """Run times by variant."""
@@ -55,6 +57,19 @@ def on_kinds(
             },
         )
     return found
+
+
+def in_time_by(
+    application: Application, model: PlacedModel, profiles: Profiles, policy: str
+) -> PlacedModel:
+    """An application on one group, with the run times of its first variant that is in time there.
+    A policy that chooses none runs the first one, whatever that takes."""
+    own = [profiles[each.name] for each in application.variants]
+    for waits in (WAITS, 1) if POLICIES[policy].chooses else ():
+        held = [each for each in own if waits * each.latency_ns(1) <= model.slo_ns]
+        if held:
+            return replace(model, profiles={ANY_KIND: held[0]})
+    return model
 
 
 def _holding(name: str, own: Mapping[int, PlacedModel]) -> list[int]:

@@ -82,6 +82,11 @@ class RankThread(BidMatcher):
         if self.kinds:
             self._tell_kinds(self.settled_at_ns, source)
 
+    def tell_pool(self, now_ns: int, source: Source) -> None:
+        """Tell a source that has come to share the pool of the backends there."""
+        for state in [each for each in self.lanes[POOL].members if not each.draining]:
+            self.refresh(now_ns, source, source.on_backend(now_ns, state.backend, True))
+
     def remove_source(self, source: Source) -> None:
         """Forget a source of the pool, with its bid; its queue stays with it."""
         assert not source.owns_backends
@@ -180,12 +185,17 @@ class RankThread(BidMatcher):
         state = self.backends.pop(backend)
         self.timers.disarm(state)
         self.costs.forget(backend)
+        self._part_from(state)
+        return state.batches()
+
+    def _part_from(self, state: BackendState) -> None:
+        """Take a backend out of its lane, and end the bids for it alone."""
+        # First: a bid may wait for it still.
+        for sharer in self.sharers if state.owner is None else ():
+            self._quit(sharer, own_lane(state.backend))
         state.lane.remove(state)
         if state.owner is not None:
             self._leave(state.owner, state.lane)
-        for sharer in self.sharers if state.owner is None else ():
-            self._quit(sharer, own_lane(backend))
-        return state.batches()
 
     def release(self, now_ns: int, state: BackendState) -> None:
         """Take a backend from its owner, or from the pool; what it has it finishes."""
@@ -193,11 +203,7 @@ class RankThread(BidMatcher):
             state.lane.drain(state)
             self._count(now_ns, state, -1)
         self.timers.disarm(state)
-        state.lane.remove(state)
-        if state.owner is not None:
-            self._leave(state.owner, state.lane)
-        for sharer in self.sharers if state.owner is None else ():
-            self._quit(sharer, own_lane(state.backend))
+        self._part_from(state)
 
     def adopt(
         self,

@@ -58,9 +58,10 @@ class TimeShares:
         return self.parties[-1]
 
     def add_to_pool(self, share: float) -> TimeParty:
-        """The pool's party, which has this share."""
+        """The pool's party, which has this share from now on."""
         if self.pool is None:
             self.pool = self.add(share)
+        self.pool.share = share
         return self.pool
 
     def turn_ns(self, party: TimeParty) -> float:

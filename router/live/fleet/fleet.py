@@ -13,6 +13,7 @@ from fermata.router.live.fleet.batch_limits import BatchSizeLimits
 from fermata.router.live.fleet.in_flight import InFlight
 from fermata.router.live.fleet.peers import BackendPeer, LinkPeer
 from fermata.router.live.fleet.spares import Spares
+from fermata.router.live.policy_change import serve_only
 from fermata.router.live.separation import Separation
 from fermata.router.placement.live_placement import LivePlacement
 
@@ -41,6 +42,8 @@ class Fleet:
         """Backends that are to go once their sequences have ended."""
         self.uneven = False
         """Some owner has a backend too many, and none of them is idle."""
+        self.rehoused = False
+        """Other applications may live here than those that policies divide the backends by."""
         self.changed = False
         """A process has come or gone, or holds other models, since frontends heard of it."""
         self.touched: dict[LinkPeer, None] = {}
@@ -136,6 +139,7 @@ class Fleet:
         self.backends[number].runs_in = dict(ready.runs_in)
         failed = frozenset(numbers[name] for name, _ in ready.trouble if name in numbers)
         self.placement.on_held(now_ns, number, held, failed)
+        self.rehoused = self.rehoused or self.placement.moves
         self._equalise(number)
         return news
 
@@ -201,6 +205,20 @@ class Fleet:
         if self.uneven:
             self._even_out(now_ns, (backend,))
 
+    def divide(self, now_ns: int) -> bool:
+        """Have the policies of what lives here divide the backends, where some need their own;
+        returns whether they do so in another way. The engine's effects must have been taken."""
+        self.rehoused = False
+        alike = not any(each.owns_backends or each.shares_backends for each in self.engine.sources)
+        if alike and self.built.served is None:
+            return False
+        here = self.placement.here()
+        if here == self.built.served:
+            return False
+        serve_only(now_ns, self.built, here)
+        self.even_out(now_ns)
+        return True
+
     def even_out(self, now_ns: int) -> None:
         """Owners have changed: give each its part, of busy backends as they end what they run."""
         self.changed = True
@@ -211,19 +229,31 @@ class Fleet:
         asks the router which one of them is to go."""
         ownership = self.built.ownership
         self.uneven = ownership.is_uneven()
-        for backend in sorted(candidates, reverse=True) if self.uneven else ():
+        latest_first = sorted(candidates, reverse=True) if self.uneven else []
+        while self.uneven:
+            backend = self._spared(latest_first)
+            if backend is None:
+                return
             state, engine = self.state_of(backend), self.engine
-            busy = state.running is not None or state.draining or state.errors > 0
-            if busy or ownership.owner[backend] != ownership.richest():
-                continue
             rank, resident = engine.ranks.index(engine.backend_rank[backend]), state.resident
             engine.on_backend_down(now_ns, backend)
             ownership.release(backend)
             owner = ownership.take(backend)
             engine.on_backend_up(now_ns, backend, state.kind, rank, owner, resident)
             self.uneven = ownership.is_uneven()
-            if not self.uneven:
-                return
+
+    def _spared(self, candidates: Iterable[int]) -> int | None:
+        """The first idle one of these that belongs to the owner with too many; None without one."""
+        ownership = self.built.ownership
+        rich = ownership.richest()
+        for backend in candidates:
+            state = self.state_of(backend)
+            # What failed there is held against it, unless nobody is left to try it again.
+            doubted = state.errors > 0 and not ownership.has_left(rich)
+            busy = state.running is not None or state.draining or doubted
+            if not busy and ownership.owner[backend] == rich:
+                return backend
+        return None
 
     # Together
 

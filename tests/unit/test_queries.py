@@ -218,7 +218,7 @@ def test_what_waits_is_counted_by_mean_run_times() -> None:
         for number in range(200):
             for size in (1, 2, 4, 8, 16, 32):
                 ratio = 3.0 if number % 10 == 0 else 1.0
-                world.engine.costs.of(0).learn(size, ratio, 1.0, 0.98)
+                world.engine.costs.of(0).learn(size, ratio, 1.0)
         world.send(0, ms(100))
         budget = world.table.budgets[0]
         mean_ns = 1.2 * world.engine.costs.of(0).p50_ns[budget.size] / budget.size

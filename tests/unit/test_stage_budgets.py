@@ -49,7 +49,7 @@ def taught(runs: dict[int, list[float]]) -> VariantCost:
     cost = VariantCost(times(0.8, 0.063, {1: 1.0}, 32)[1:], 1.0)
     for size, ratios in runs.items():
         for ratio in ratios:
-            cost.learn(size, ratio, 1.0, 0.98)
+            cost.learn(size, ratio, 1.0)
     return cost
 
 

@@ -59,6 +59,8 @@ class ModelThread(Source):
     """
 
     tells_demand = True
+    fair: ClassVar[bool] = True
+    """With `hold: auto`, costs and losses count where not everyone can be served (Precedence)."""
     rules: ClassVar[DeferredRules] = DeferredRules()
     by_kind = True
     kind = 0
@@ -106,7 +108,8 @@ class ModelThread(Source):
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
-        desk.precedence.join(self.queue, of_request=False)
+        weighs = self.fair and self.options.hold == "auto"
+        desk.precedence.join(self.queue, of_request=False, weighs=weighs)
         self._plan_for(self.kind)
 
     def _plan_for(self, kind: int) -> None:
@@ -369,7 +372,7 @@ class ModelThread(Source):
         rps = self.rate.rps
         if rps <= 0.0:
             return
-        if self.desk.precedence.mixed:
+        if self.desk.precedence.weighs:
             self.desk.precedence.tell(self.queue, self.slo_ns - self.lead.ns(1), self.plan_ns)
         if self.kinds is not None:
             self._aim_by_kind(self.kinds, rps)

@@ -6,6 +6,7 @@ from time import process_time
 import numpy as np
 
 from fermata.foundation.errors import ConfigError
+from fermata.router.policies.auto import AUTO
 from fermata.router.policies.catalog import POLICIES
 from fermata.router.policies.sequences import SEQUENCES
 from fermata.simulator.arrivals import Arrivals, generate
@@ -91,10 +92,20 @@ def play(
     return Match(draw.seed, draw.traits, draw.load, scenario.backends, several, bound, outcomes)
 
 
+def played_by(scenario: Scenario, policy: str) -> Scenario:
+    """The scenario with this policy, and with the options that it has live where none is set."""
+    return replace(scenario, policy=policy, policy_options=live_options(policy))
+
+
+def live_options(policy: str) -> dict[str, object]:
+    """The default policy holds on a fixed fleet, as that of a draw is, only while it pays."""
+    return {"hold": "auto"} if policy == AUTO else {}
+
+
 def _play_one(scenario: Scenario, arrivals: Arrivals, policy: str, several: bool) -> Outcome:
     begun_s = process_time()
     try:
-        log = Driver(replace(scenario, policy=policy), arrivals=arrivals).run()
+        log = Driver(played_by(scenario, policy), arrivals=arrivals).run()
     except ConfigError as error:
         return Outcome(policy, 0.0, 1.0, 0.0, str(error))
     cpu_us = 1e6 * (process_time() - begun_s) / max(1, len(arrivals.at_ns))

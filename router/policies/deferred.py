@@ -46,6 +46,8 @@ class DeferredRules:
 
     silent_ns: int = 2 * SECOND
     """A model without arrivals for so long counts no demand."""
+    losing: float = 0.01
+    """Share lost lately from which who cannot wait for the next batch is held for this one."""
     bursty: float = 0.5
     """Arrivals whose rate after a lull is below this share of the mean come in bursts."""
 
@@ -59,8 +61,8 @@ class ModelThread(Source):
     """
 
     tells_demand = True
-    fair: ClassVar[bool] = True
-    """With `hold: auto`, costs and losses count where not everyone can be served (Precedence)."""
+    own: ClassVar[bool] = True
+    """Requests are nobody's parts, so that they may lose or wait for the sake of others."""
     rules: ClassVar[DeferredRules] = DeferredRules()
     by_kind = True
     kind = 0
@@ -68,6 +70,8 @@ class ModelThread(Source):
     kinds: KindCandidates | None = None
     """Where the pool has several. The one candidate below is then without use, but for its window:
     `size` is 0."""
+    tight = False
+    """Whether who comes while a batch runs cannot wait for its end; with `hold: auto` alone."""
     framed = False
     """Whether some request has had to start before its successor came."""
 
@@ -108,7 +112,7 @@ class ModelThread(Source):
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
-        weighs = self.fair and self.options.hold == "auto"
+        weighs = self.own and self.options.hold == "auto"
         desk.precedence.join(self.queue, of_request=False, weighs=weighs)
         self._plan_for(self.kind)
 
@@ -288,16 +292,18 @@ class ModelThread(Source):
         bid = self.standing_bid
         bid.size = size
         bid.expires_at_ns = bid.key = end_by_ns - plan_ns[size]
-        if full or size >= self.at_once or size == self.cost.size_max:
+        # Each batch that leaves with few costs those who come while it runs.
+        patient = self.tight and self.queue.lost > self.rules.losing
+        if full or size == self.cost.size_max or (size >= self.at_once and not patient):
             # Not before everything of this instant has arrived: frames of cameras come together.
             if before == 0 or bid.ripe_at_ns > now_ns:
                 bid.ripe_at_ns = min(now_ns + 1, bid.expires_at_ns)
             return
         # Symphony Fig. 16, frontrun: wait until one more request could not fit. We leave as much
         # earlier as ripe bids have lately waited, so that they find a backend in time.
-        early_ns = int(self.options.wait_margin * self.signals.wait_ns)
+        early_ns = 0 if patient else int(self.options.wait_margin * self.signals.wait_ns)
         ripe_at_ns = end_by_ns - plan_ns[size + 1] - early_ns
-        if size >= self.at_lull:
+        if size >= self.at_lull and not patient:
             ripe_at_ns = min(ripe_at_ns, self.rate.last_at_ns + self.rate.lull_ns)
         if self.hold_until_ns != NEVER:
             ripe_at_ns = min(ripe_at_ns, self.hold_until_ns - early_ns)
@@ -378,8 +384,12 @@ class ModelThread(Source):
             self._aim_by_kind(self.kinds, rps)
             return
         self.cost.plan_within(self.slo_ns - self.lead.ns(1))
+        room_ns = self.slo_ns - self.lead.ns(1) - self.plan_ns[1]
+        self.tight = self.own and self.options.hold == "auto" and room_ns < self.plan_ns[1]
         self.target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
-        self.window = max(1, int(self.options.drop_window * self.target))
+        # Where each batch costs those who come meanwhile, none is to be smaller than it could be.
+        share = 1.0 if self.tight else self.options.drop_window
+        self.window = max(1, int(share * self.target))
         self._set_demand(rps)
         self._set_hold(rps)
 
@@ -425,7 +435,7 @@ class ModelThread(Source):
         # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
         # Margins are for deadlines: with them, a few slow batches would make backends seem full.
         load = self.signals.usual_demand / backends if backends else 0.0
-        if options.hold == "eager" or load < options.auto_load:
+        if options.hold == "eager" or load < options.auto_load or load == 0.0:
             return math.inf
         return max(tolerance, options.auto_busy / load)
 

@@ -5,14 +5,14 @@ from fermata.router.core.queries.aim import BatchAim
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 
-STAGES = DeferredOptions(drop_window=0.0)
+STAGES = DeferredOptions(drop_window=0.0, auto_load=0.75, auto_busy=0.9)
 """Whoever was let into a pipeline is not dropped for the sake of others, once work was spent."""
 
 
 class StageThread(ModelThread):
     """A model's source whose batches are those that the query table asks for."""
 
-    fair = False
+    own = False
     aim = BatchAim(NEVER, NEVER, 1, 0)
 
     def aim_at(self, aim: BatchAim) -> None:

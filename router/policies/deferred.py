@@ -48,6 +48,10 @@ class DeferredRules:
     """A model without arrivals for so long counts no demand."""
     losing: float = 0.01
     """Share lost lately from which who cannot wait for the next batch is held for this one."""
+    slowest: float = 1.1
+    """Backends that take longer by more than this are left to others."""
+    alone: float = 0.99
+    """Share of all demand from which an application has the backends to itself."""
     bursty: float = 0.5
     """Arrivals whose rate after a lull is below this share of the mean come in bursts."""
 
@@ -71,7 +75,7 @@ class ModelThread(Source):
     """Where the pool has several. The one candidate below is then without use, but for its window:
     `size` is 0."""
     tight = False
-    """Whether who comes while a batch runs cannot wait for its end; with `hold: auto` alone."""
+    """Whether to hold for those who cannot wait for the end of a batch (`_is_tight`)."""
     framed = False
     """Whether some request has had to start before its successor came."""
 
@@ -301,13 +305,22 @@ class ModelThread(Source):
             return
         # Symphony Fig. 16, frontrun: wait until one more request could not fit. We leave as much
         # earlier as ripe bids have lately waited, so that they find a backend in time.
-        early_ns = 0 if patient else int(self.options.wait_margin * self.signals.wait_ns)
+        if patient:
+            early_ns = int((self._slowest() - 1.0) * plan_ns[size + 1])
+        else:
+            early_ns = int(self.options.wait_margin * self.signals.wait_ns)
         ripe_at_ns = end_by_ns - plan_ns[size + 1] - early_ns
         if size >= self.at_lull and not patient:
             ripe_at_ns = min(ripe_at_ns, self.rate.last_at_ns + self.rate.lull_ns)
         if self.hold_until_ns != NEVER:
             ripe_at_ns = min(ripe_at_ns, self.hold_until_ns - early_ns)
         bid.ripe_at_ns = ripe_at_ns
+
+    def _slowest(self) -> float:
+        """How much longer than its peers the slowest backend takes, up to what counts as a peer;
+        left for the last moment, it would never run again."""
+        factors = self.costs.backend_factor
+        return min(self.rules.slowest, max(factors.values())) if factors else 1.0
 
     def _prune(self, start_at_ns: int, spare: bool) -> int:
         """Size of the batch that could start then, after dropping the heads that stand in its way.
@@ -384,14 +397,21 @@ class ModelThread(Source):
             self._aim_by_kind(self.kinds, rps)
             return
         self.cost.plan_within(self.slo_ns - self.lead.ns(1))
-        room_ns = self.slo_ns - self.lead.ns(1) - self.plan_ns[1]
-        self.tight = self.own and self.options.hold == "auto" and room_ns < self.plan_ns[1]
+        self.tight = self._is_tight()
         self.target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
         # Where each batch costs those who come meanwhile, none is to be smaller than it could be.
         share = 1.0 if self.tight else self.options.drop_window
         self.window = max(1, int(share * self.target))
         self._set_demand(rps)
         self._set_hold(rps)
+
+    def _is_tight(self) -> bool:
+        """Whether who comes while a batch runs cannot wait for its end, nor has anybody else use
+        for the time that others are held meanwhile."""
+        if self.options.hold != "auto" or not self.own:
+            return False
+        alone = self.demand.backends > self.rules.alone * self.signals.demand
+        return alone and self.slo_ns - self.lead.ns(1) < 2 * self.plan_ns[1]
 
     def _aim_by_kind(self, kinds: KindCandidates, rps: float) -> None:
         """The same for each kind, with its part of the rate."""

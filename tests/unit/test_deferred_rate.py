@@ -131,6 +131,20 @@ def test_auto_holds_where_nobody_can_wait_for_the_next_batch_and_some_are_lost()
     assert [len(rids) for _, rids in bench.ran] == [2]
 
 
+def test_nobody_is_held_for_longer_than_a_slower_backend_can_make_good() -> None:
+    auto = DeferredOptions(hold="auto")
+    bench = Bench(auto, backends=1)
+    now_ns = bench.warm_up(ms(50), ms(9))
+    bench.source.queue.lost = 0.02
+    bench.engine.costs.backend_factor[0] = 1.05
+    sent_at_ns = now_ns + ms(101)
+    bench.send(sent_at_ns, ms(9))
+    bench.advance(sent_at_ns + ms(4))
+    # One more would make it 6.3 ms of the 9.
+    assert bench.ran[-1] == (sent_at_ns / 1e6 + 2.7, [bench.rid - 1])
+    assert bench.dropped == []
+
+
 def test_only_auto_holds_for_what_was_lost() -> None:
     assert len(tight_bench(DeferredOptions(hold="eager"), lost=0.02)[0].ran) == 1
 

@@ -455,9 +455,15 @@ class ModelThread(Source):
         # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
         # Margins are for deadlines: with them, a few slow batches would make backends seem full.
         load = self.signals.usual_demand / backends if backends else 0.0
-        if options.hold == "eager" or load < options.auto_load or load == 0.0:
+        busy = load * self._alone() if self.own else load
+        if options.hold == "eager" or busy < options.auto_load or busy == 0.0:
             return math.inf
         return max(tolerance, options.auto_busy / load)
+
+    def _alone(self) -> float:
+        """How many times the cost in a target batch a request costs alone."""
+        target = self.candidates[kind_lane(self.kind)].target if self.mixed else self.target
+        return self.plan_ns[1] * target / self.plan_ns[target]
 
     def _able_backends(self) -> int:
         """Backends that can be in time; idle ones that cannot do not make the others less busy."""

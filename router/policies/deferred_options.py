@@ -28,8 +28,9 @@ class DeferredOptions:
     with next to no fixed cost gain nothing by waiting; 0: off."""
     lull_beta_lambda: float = 1.0
     """The same in a lull after a burst, with the rate after lulls; 0: off."""
-    auto_load: float = 0.0
-    """`hold: auto` holds from this load on, counted in fully batched work."""
+    auto_load: float = 0.75
+    """`hold: auto` holds from this load on, counted as if each request ran alone; stages of
+    pipelines from this load on in full batches."""
     auto_busy: float = 0.9
     """From there on it leaves with the smallest batches that keep backends no busier than this:
     what is not held until its deadline is late less often. 0: it holds as `deferred` does."""

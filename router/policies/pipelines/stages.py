@@ -5,7 +5,7 @@ from fermata.router.core.queries.aim import BatchAim
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 
-STAGES = DeferredOptions(drop_window=0.0, auto_load=0.75, auto_busy=0.9)
+STAGES = DeferredOptions(drop_window=0.0)
 """Whoever was let into a pipeline is not dropped for the sake of others, once work was spent."""
 
 

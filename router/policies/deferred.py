@@ -462,7 +462,7 @@ class ModelThread(Source):
 
     def _alone(self) -> float:
         """How many times the cost in a target batch a request costs alone."""
-        target = self.candidates[kind_lane(self.kind)].target if self.mixed else self.target
+        target = self.target if self.kinds is None else self.kinds.target
         return self.plan_ns[1] * target / self.plan_ns[target]
 
     def _able_backends(self) -> int:

@@ -2,27 +2,28 @@
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 from statistics import mean
 from time import process_time
 
 from benchmarks.figures import Figure, parts_parser, run
+from benchmarks.tournament_results import DEFAULT, FIELDS, TABLES_FOR_MAX, Results
 from fermata.router.policies.lookahead.source import LookaheadQueue
 from fermata.simulator.arrivals import generate
 from fermata.simulator.run import Driver
 from fermata.simulator.scenario.scenario import read_scenario
 from fermata.simulator.tournament.h200 import grid
-from fermata.simulator.tournament.pairs import CHANGES, falls
-from fermata.simulator.tournament.play import PLAYERS, Match, play
-from fermata.simulator.tournament.standings import play_all, standings
+from fermata.simulator.tournament.pairs import CHANGES
+from fermata.simulator.tournament.standings import MANY, standings
 
 FIRST = 1_000_000
 """Policies are tuned on seeds below."""
 DRAWS, QUICK_DRAWS = 500, 60
-DEFAULT = "auto"
+GRID = len(list(grid()))
+GOALS = {"several": (0.1, 0.5, 0.1, 1.0), "single": (0.05, 0.5, 0.1, 1.0)}
+"""Regret, mean and worst, and violations above the best policy's, mean and worst; points."""
 PARTS = {
     "several": "draws with several variants",
     "single": "draws with one variant",
@@ -37,26 +38,34 @@ CPU_LOADS_RPS = (500, 4_000, 15_000, 30_000)
 CPU_REQUESTS = 20_000
 
 
-def measure(parts: Sequence[str], draws: int | None, first: int, quick: bool) -> Iterator[Figure]:
+def measure(
+    parts: Sequence[str], draws: int | None, first: int, results: Results, quick: bool
+) -> Iterator[Figure]:
     count = draws or (QUICK_DRAWS if quick else DRAWS)
-    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        for part in parts:
-            few = max(1, count // PART_OF_DRAWS.get(part, 1))
-            seeds = range(first, first + few)
-            if part == "several":
-                yield from _field(seeds, part, (0.1, 0.5, 0.1, 1.0))
-            elif part == "single":
-                yield from _field(seeds, part, (0.05, 0.5, 0.1, 1.0))
-            elif part == "pairs":
-                yield from _pairs(pool, seeds)
-            elif part == "family":
-                yield from _family(pool, few)
-            else:
-                yield from _cpu()
+    for part in parts:
+        few = max(1, count // PART_OF_DRAWS.get(part, 1))
+        if part == "family":
+            results.ask(part, range(GRID)[:: max(1, GRID // few)])
+        elif part != "cpu":
+            for each in CHANGES if part == "pairs" else (part,):
+                results.ask(each, range(first, first + few))
+    for part in parts:
+        if part in FIELDS:
+            yield from _field(results, part, GOALS[part])
+        elif part == "pairs":
+            yield from _pairs(results)
+        elif part == "family":
+            yield from _family(results)
+        else:
+            yield from _cpu()
 
 
-def _field(seeds: range, field: str, goals: tuple[float, float, float, float]) -> Iterator[Figure]:
-    matches = list(play_all(seeds, field, processes=os.cpu_count() or 1))
+def _field(
+    results: Results, field: str, goals: tuple[float, float, float, float]
+) -> Iterator[Figure]:
+    matches = [each.match for each in results.of(field) if each.match is not None]
+    if not matches:
+        return
     standing = next(each for each in standings(matches) if each.policy == DEFAULT)
     name = f"{DEFAULT}, {len(matches)} draws, {field} variants"
     found = (
@@ -68,36 +77,28 @@ def _field(seeds: range, field: str, goals: tuple[float, float, float, float]) -
     for (figure, value), goal in zip(found, goals, strict=True):
         yield Figure(f"{name}: {figure}", value, "points", goal, at_most=True)
     if standing.bound_mean is not None and field == "several":
-        figure = f"{name}: mean regret to the fluid bound, 8 backends and more"
+        figure = f"{name}: mean regret to the fluid bound, {MANY} backends and more"
         yield Figure(figure, standing.bound_mean, "points", 0.5, at_most=True)
 
 
-def _pairs(pool: ProcessPoolExecutor, seeds: range) -> Iterator[Figure]:
+def _pairs(results: Results) -> Iterator[Figure]:
     for change in CHANGES:
-        one = partial(_fall, change=change)
-        found = list(pool.map(one, seeds))
-        name = f"{DEFAULT}, {len(found)} pairs: utility lost when {CHANGE_OF[change]}"
-        yield Figure(f"{name}, worst", max(found), "points", 0.1, at_most=True)
-        lost = sum(each > 0.1 for each in found)
-        yield Figure(f"{name}, pairs above 0.1", float(lost), "", 0.0, at_most=True)
+        found = [each.lost for each in results.of(change)]
+        if found:
+            name = f"{DEFAULT}, {len(found)} pairs: utility lost when {CHANGE_OF[change]}"
+            yield Figure(f"{name}, worst", max(found), "points", 0.1, at_most=True)
+            lost = sum(each > 0.1 for each in found)
+            yield Figure(f"{name}, pairs above 0.1", float(lost), "", 0.0, at_most=True)
 
 
-def _fall(seed: int, change: str) -> float:
-    return next(falls(seed, change, (DEFAULT,)))
-
-
-def _family(pool: ProcessPoolExecutor, count: int) -> Iterator[Figure]:
+def _family(results: Results) -> Iterator[Figure]:
     """The grid, or as many points as asked for, spread over it."""
-    points = list(grid())
-    points = points[:: max(1, len(points) // count)]
-    matches = list(pool.map(play, points, [PLAYERS] * len(points)))
-    yield from _regrets(matches, f"{DEFAULT}, {len(points)} points of the H200's families")
-
-
-def _regrets(matches: Iterable[Match], name: str) -> Iterator[Figure]:
-    regrets = [100.0 * match.regret(DEFAULT) for match in matches]
-    yield Figure(f"{name}: mean regret", mean(regrets), "points", 0.1, at_most=True)
-    yield Figure(f"{name}: worst regret", max(regrets), "points", 0.1, at_most=True)
+    matches = [each.match for each in results.of("family") if each.match is not None]
+    if matches:
+        name = f"{DEFAULT}, {len(matches)} points of the H200's families"
+        regrets = [100.0 * match.regret(DEFAULT) for match in matches]
+        yield Figure(f"{name}: mean regret", mean(regrets), "points", 0.1, at_most=True)
+        yield Figure(f"{name}: worst regret", max(regrets), "points", 0.1, at_most=True)
 
 
 def _cpu() -> Iterator[Figure]:
@@ -136,6 +137,27 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False, parents=[parts_parser(PARTS)])
     parser.add_argument("--draws", type=int, help=f"workloads to draw, {DRAWS} unless given")
     parser.add_argument("--first", type=int, default=FIRST, help="seed of the first workload")
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="add results there; those it has are not played"
+    )
+    parser.add_argument(
+        "--from",
+        type=Path,
+        dest="files",
+        action="append",
+        metavar="FILE",
+        help="count results of this file, and play nothing; may be repeated",
+    )
     given = parser.parse_known_args()[0]
-    parts = given.only or list(PARTS)
-    run("Tournament", lambda quick: measure(parts, given.draws, given.first, quick), parser)
+    parts = given.only or [part for part in PARTS if part != "cpu" or not given.files]
+    run(
+        f"Tournament, ramsis on draws of at most {TABLES_FOR_MAX} applications",
+        lambda quick: measure(
+            parts,
+            given.draws,
+            given.first,
+            Results(given.files or (), given.save, os.cpu_count() or 1),
+            quick,
+        ),
+        parser,
+    )

@@ -14,7 +14,7 @@ from fermata.commands.simulation import AsJson
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import refuse
 from fermata.simulator.tournament.draw import draw
-from fermata.simulator.tournament.play import PLAYERS, Match
+from fermata.simulator.tournament.play import PLAYERS, Match, live_options
 from fermata.simulator.tournament.standings import FIELDS, PolicyStanding, play_all, standings
 
 DRAWS = 200
@@ -79,7 +79,11 @@ def _save(folder: Path, field: str, table: list[PolicyStanding]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for standing in table:
             for seed in standing.worst:
-                document = {"policy": standing.policy, **draw(seed, FIELDS[field]).document}
+                document = {
+                    "policy": standing.policy,
+                    "policy_options": live_options(standing.policy),
+                    **draw(seed, FIELDS[field]).document,
+                }
                 path = folder / f"{standing.policy}-{seed}.json"
                 path.write_text(json.dumps(document) + "\n", encoding="utf-8")
     except OSError as error:

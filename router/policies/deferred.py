@@ -46,6 +46,12 @@ class DeferredRules:
 
     silent_ns: int = 2 * SECOND
     """A model without arrivals for so long counts no demand."""
+    losing: float = 0.01
+    """Share lost lately from which who cannot wait for the next batch is held for this one."""
+    slowest: float = 1.1
+    """Backends that take longer by more than this are left to others."""
+    alone: float = 0.99
+    """Share of all demand from which an application has the backends to itself."""
     bursty: float = 0.5
     """Arrivals whose rate after a lull is below this share of the mean come in bursts."""
 
@@ -59,6 +65,8 @@ class ModelThread(Source):
     """
 
     tells_demand = True
+    own: ClassVar[bool] = True
+    """Requests are nobody's parts, so that they may lose or wait for the sake of others."""
     rules: ClassVar[DeferredRules] = DeferredRules()
     by_kind = True
     kind = 0
@@ -66,6 +74,8 @@ class ModelThread(Source):
     kinds: KindCandidates | None = None
     """Where the pool has several. The one candidate below is then without use, but for its window:
     `size` is 0."""
+    tight = False
+    """Whether to hold for those who cannot wait for the end of a batch (`_is_tight`)."""
     framed = False
     """Whether some request has had to start before its successor came."""
 
@@ -106,7 +116,8 @@ class ModelThread(Source):
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
-        desk.precedence.join(self.queue, of_request=False)
+        weighs = self.own and self.options.hold == "auto"
+        desk.precedence.join(self.queue, of_request=False, weighs=weighs)
         self._plan_for(self.kind)
 
     def _plan_for(self, kind: int) -> None:
@@ -285,20 +296,31 @@ class ModelThread(Source):
         bid = self.standing_bid
         bid.size = size
         bid.expires_at_ns = bid.key = end_by_ns - plan_ns[size]
-        if full or size >= self.at_once or size == self.cost.size_max:
+        # Each batch that leaves with few costs those who come while it runs.
+        patient = self.tight and self.queue.lost > self.rules.losing
+        if full or size == self.cost.size_max or (size >= self.at_once and not patient):
             # Not before everything of this instant has arrived: frames of cameras come together.
             if before == 0 or bid.ripe_at_ns > now_ns:
                 bid.ripe_at_ns = min(now_ns + 1, bid.expires_at_ns)
             return
         # Symphony Fig. 16, frontrun: wait until one more request could not fit. We leave as much
         # earlier as ripe bids have lately waited, so that they find a backend in time.
-        early_ns = int(self.options.wait_margin * self.signals.wait_ns)
+        if patient:
+            early_ns = int((self._slowest() - 1.0) * plan_ns[size + 1])
+        else:
+            early_ns = int(self.options.wait_margin * self.signals.wait_ns)
         ripe_at_ns = end_by_ns - plan_ns[size + 1] - early_ns
-        if size >= self.at_lull:
+        if size >= self.at_lull and not patient:
             ripe_at_ns = min(ripe_at_ns, self.rate.last_at_ns + self.rate.lull_ns)
         if self.hold_until_ns != NEVER:
             ripe_at_ns = min(ripe_at_ns, self.hold_until_ns - early_ns)
         bid.ripe_at_ns = ripe_at_ns
+
+    def _slowest(self) -> float:
+        """How much longer than its peers the slowest backend takes, up to what counts as a peer;
+        left for the last moment, it would never run again."""
+        factors = self.costs.backend_factor
+        return min(self.rules.slowest, max(factors.values())) if factors else 1.0
 
     def _prune(self, start_at_ns: int, spare: bool) -> int:
         """Size of the batch that could start then, after dropping the heads that stand in its way.
@@ -369,16 +391,27 @@ class ModelThread(Source):
         rps = self.rate.rps
         if rps <= 0.0:
             return
-        if self.desk.precedence.mixed:
+        if self.desk.precedence.weighs:
             self.desk.precedence.tell(self.queue, self.slo_ns - self.lead.ns(1), self.plan_ns)
         if self.kinds is not None:
             self._aim_by_kind(self.kinds, rps)
             return
         self.cost.plan_within(self.slo_ns - self.lead.ns(1))
+        self.tight = self._is_tight()
         self.target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
-        self.window = max(1, int(self.options.drop_window * self.target))
+        # Where each batch costs those who come meanwhile, none is to be smaller than it could be.
+        share = 1.0 if self.tight else self.options.drop_window
+        self.window = max(1, int(share * self.target))
         self._set_demand(rps)
         self._set_hold(rps)
+
+    def _is_tight(self) -> bool:
+        """Whether who comes while a batch runs cannot wait for its end, nor has anybody else use
+        for the time that others are held meanwhile."""
+        if self.options.hold != "auto" or not self.own:
+            return False
+        alone = self.demand.backends > self.rules.alone * self.signals.demand
+        return alone and self.slo_ns - self.lead.ns(1) < 2 * self.plan_ns[1]
 
     def _aim_by_kind(self, kinds: KindCandidates, rps: float) -> None:
         """The same for each kind, with its part of the rate."""
@@ -422,9 +455,15 @@ class ModelThread(Source):
         # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
         # Margins are for deadlines: with them, a few slow batches would make backends seem full.
         load = self.signals.usual_demand / backends if backends else 0.0
-        if options.hold == "eager" or load < options.auto_load:
+        busy = load * self._alone() if self.own else load
+        if options.hold == "eager" or busy < options.auto_load or busy == 0.0:
             return math.inf
         return max(tolerance, options.auto_busy / load)
+
+    def _alone(self) -> float:
+        """How many times the cost in a target batch a request costs alone."""
+        target = self.target if self.kinds is None else self.kinds.target
+        return self.plan_ns[1] * target / self.plan_ns[target]
 
     def _able_backends(self) -> int:
         """Backends that can be in time; idle ones that cannot do not make the others less busy."""

@@ -222,6 +222,10 @@ class KindCandidates:
         """The fastest kind's: it alone drops heads."""
         return self.by_lane[kind_lane(self.fastest)].window
 
+    @property
+    def target(self) -> int:
+        return self.by_lane[kind_lane(self.fastest)].target
+
     def form(self, candidate: KindCandidate, start_at_ns: int, offered: int) -> int:
         """Choose the candidate of a kind that is not the fastest, where so many backends of it are
         offered; returns its size."""

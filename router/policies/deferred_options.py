@@ -29,7 +29,8 @@ class DeferredOptions:
     lull_beta_lambda: float = 1.0
     """The same in a lull after a burst, with the rate after lulls; 0: off."""
     auto_load: float = 0.75
-    """`hold: auto` holds from this load on, counted in fully batched work."""
+    """`hold: auto` holds from this load on, counted as if each request ran alone; stages of
+    pipelines from this load on in full batches."""
     auto_busy: float = 0.9
     """From there on it leaves with the smallest batches that keep backends no busier than this:
     what is not held until its deadline is late less often. 0: it holds as `deferred` does."""

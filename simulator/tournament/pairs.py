@@ -6,7 +6,6 @@ easier one.
 
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import replace
 from random import Random
 
 from fermata.foundation.json_types import JsonObject
@@ -14,7 +13,7 @@ from fermata.simulator.run import Driver
 from fermata.simulator.scenario.scenario import read_scenario
 from fermata.simulator.tournament.draw import draw
 from fermata.simulator.tournament.families import VARIANTS_MAX
-from fermata.simulator.tournament.play import earned
+from fermata.simulator.tournament.play import earned, played_by
 
 CHANGES = ("load", "variant", "backend")
 LESS_LOAD = 0.8
@@ -59,5 +58,5 @@ def pair(seed: int, document: JsonObject, change: str) -> tuple[JsonObject, Json
 
 def _utility(document: JsonObject, policy: str) -> float:
     scenario = read_scenario(document)
-    log = Driver(replace(scenario, policy=policy)).run()
+    log = Driver(played_by(scenario, policy)).run()
     return earned(scenario, log, True)[0]

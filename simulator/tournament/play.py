@@ -6,6 +6,7 @@ from time import process_time
 import numpy as np
 
 from fermata.foundation.errors import ConfigError
+from fermata.router.policies.auto import AUTO
 from fermata.router.policies.catalog import POLICIES
 from fermata.router.policies.sequences import SEQUENCES
 from fermata.simulator.arrivals import Arrivals, generate
@@ -21,6 +22,8 @@ NEED_MORE = frozenset(
     )
 )
 """Policies that need training, measured limits, evidence of what requests hold, or sequences."""
+SOLVES = "ramsis"
+"""The policy that solves tables for each application first, which takes long where many are."""
 PLAYERS = tuple(name for name in POLICIES if name not in NEED_MORE)
 
 
@@ -68,20 +71,41 @@ class Match:
         return self.of(policy).violations - self.best.violations
 
 
-def play(draw: Draw, policies: tuple[str, ...] = PLAYERS) -> Match:
-    """Every policy on the arrivals of one draw."""
+def play(
+    draw: Draw, policies: tuple[str, ...] = PLAYERS, tables_for_max: int | None = None
+) -> Match:
+    """Every policy on the arrivals of one draw.
+
+    With more applications than `tables_for_max`, RAMSIS sits out.
+    """
     scenario = read_scenario(draw.document)
     arrivals = generate(scenario)
     several = any(len(each.variants) > 1 for each in scenario.applications)
-    outcomes = tuple(_play_one(scenario, arrivals, policy, several) for policy in policies)
+    many = tables_for_max is not None and len(scenario.applications) > tables_for_max
+    outcomes = tuple(
+        Outcome(policy, 0.0, 1.0, 0.0, f"not played beyond {tables_for_max} applications")
+        if many and policy == SOLVES
+        else _play_one(scenario, arrivals, policy, several)
+        for policy in policies
+    )
     bound = fluid_bound(scenario, arrivals, with_accuracy=several)
     return Match(draw.seed, draw.traits, draw.load, scenario.backends, several, bound, outcomes)
+
+
+def played_by(scenario: Scenario, policy: str) -> Scenario:
+    """The scenario with this policy, and with the options that it has live where none is set."""
+    return replace(scenario, policy=policy, policy_options=live_options(policy))
+
+
+def live_options(policy: str) -> dict[str, object]:
+    """The default policy holds on a fixed fleet, as that of a draw is, only while it pays."""
+    return {"hold": "auto"} if policy == AUTO else {}
 
 
 def _play_one(scenario: Scenario, arrivals: Arrivals, policy: str, several: bool) -> Outcome:
     begun_s = process_time()
     try:
-        log = Driver(replace(scenario, policy=policy), arrivals=arrivals).run()
+        log = Driver(played_by(scenario, policy), arrivals=arrivals).run()
     except ConfigError as error:
         return Outcome(policy, 0.0, 1.0, 0.0, str(error))
     cpu_us = 1e6 * (process_time() - begun_s) / max(1, len(arrivals.at_ns))

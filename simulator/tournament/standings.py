@@ -52,9 +52,11 @@ def play_all(
         yield from pool.map(one, seeds)
 
 
-def play_seed(seed: int, field: str, policies: tuple[str, ...]) -> Match:
+def play_seed(
+    seed: int, field: str, policies: tuple[str, ...], tables_for_max: int | None = None
+) -> Match:
     """The match of one seed."""
-    return play(draw(seed, FIELDS[field]), policies)
+    return play(draw(seed, FIELDS[field]), policies, tables_for_max)
 
 
 def standings(matches: Sequence[Match], shown: int = 5) -> list[PolicyStanding]:

@@ -65,7 +65,7 @@ def test_smaller_batch_than_efficient_is_held() -> None:
 
 def test_auto_answers_at_once_while_backends_idle() -> None:
     bench = Bench(DeferredOptions(hold="auto"))
-    # 100 rps in batches of 3 need 0.23 backends, below 0.75 of the one there is.
+    # 100 rps need half of the one backend there is even if each is a batch of its own.
     now_ns = bench.warm_up(ms(10), ms(41))
     assert bench.engine.ranks[0].signals.load() == pytest.approx(0.7 / 3)
     bench.send(now_ns, ms(41))
@@ -96,6 +96,57 @@ def test_auto_leaves_with_the_smallest_batch_that_keeps_up(
 
     size = bench.source.at_once
     assert busy(size) <= 0.9 < busy(size - 1)
+
+
+def test_auto_holds_below_full_load_what_cannot_keep_up_alone() -> None:
+    bench = Bench(DeferredOptions(hold="auto"), backends=3)
+    bench.warm_up(ms(1), ms(41))
+    # Full batches of 18 need 0.41 of the backends, single requests 1.67, pairs 1 and threes 0.78.
+    assert bench.engine.ranks[0].signals.load() == pytest.approx(22 / 18 / 3)
+    assert bench.source.at_once == 3
+
+
+def tight_bench(options: DeferredOptions, lost: float) -> tuple[Bench, int]:
+    """Who comes while a batch of one runs, 5 ms, has no time for it and for a run of its own."""
+    bench = Bench(options, backends=1)
+    now_ns = bench.warm_up(ms(50), ms(9))
+    bench.advance(now_ns + ms(100))
+    bench.ran.clear()
+    bench.source.queue.lost = lost
+    sent_at_ns = now_ns + ms(101)
+    bench.send(sent_at_ns, ms(9))
+    bench.advance(sent_at_ns + 1)
+    return bench, sent_at_ns
+
+
+def test_auto_holds_where_nobody_can_wait_for_the_next_batch_and_some_are_lost() -> None:
+    auto = DeferredOptions(hold="auto")
+    assert len(tight_bench(auto, lost=0.0)[0].ran) == 1
+    bench, sent_at_ns = tight_bench(auto, lost=0.02)
+    # Two take 6 ms of the 9, three 7.
+    bench.send(sent_at_ns + ms(1.5), ms(9))
+    bench.advance(sent_at_ns + ms(2) - 1)
+    assert bench.ran == []
+    bench.advance(sent_at_ns + ms(2))
+    assert [len(rids) for _, rids in bench.ran] == [2]
+
+
+def test_nobody_is_held_for_longer_than_a_slower_backend_can_make_good() -> None:
+    auto = DeferredOptions(hold="auto")
+    bench = Bench(auto, backends=1)
+    now_ns = bench.warm_up(ms(50), ms(9))
+    bench.source.queue.lost = 0.02
+    bench.engine.costs.backend_factor[0] = 1.05
+    sent_at_ns = now_ns + ms(101)
+    bench.send(sent_at_ns, ms(9))
+    bench.advance(sent_at_ns + ms(4))
+    # One more would make it 6.3 ms of the 9.
+    assert bench.ran[-1] == (sent_at_ns / 1e6 + 2.7, [bench.rid - 1])
+    assert bench.dropped == []
+
+
+def test_only_auto_holds_for_what_was_lost() -> None:
+    assert len(tight_bench(DeferredOptions(hold="eager"), lost=0.02)[0].ran) == 1
 
 
 def test_auto_holds_like_deferred_where_that_is_switched_off() -> None:

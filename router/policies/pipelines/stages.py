@@ -12,6 +12,7 @@ STAGES = DeferredOptions(drop_window=0.0)
 class StageThread(ModelThread):
     """A model's source whose batches are those that the query table asks for."""
 
+    own = False
     aim = BatchAim(NEVER, NEVER, 1, 0)
 
     def aim_at(self, aim: BatchAim) -> None:

@@ -32,34 +32,30 @@ RULES: Final = PrecedenceRules()
 class Precedence:
     """The applications of one pool, by their queues.
 
-    Where all bids are of one sort, their latest starts alone decide, unless someone asks for more.
+    Where all bids are of one sort, their latest starts alone decide.
     """
 
-    __slots__ = ("least_ns", "members", "needs", "rules", "shortest_ns", "weighs")
+    __slots__ = ("least_ns", "members", "mixed", "needs", "rules", "shortest_ns")
 
     def __init__(self, rules: PrecedenceRules = RULES) -> None:
         self.rules = rules
-        self.members: dict[DeadlineQueue, tuple[bool, bool]] = {}
-        """Applications: whether their bids name the latest start of one request, and whether they
-        ask that losses and costs count."""
-        self.weighs = False
-        """Losses and costs count: someone asks for it, or bids are of both sorts."""
+        self.members: dict[DeadlineQueue, bool] = {}
+        """Applications, and whether their bids name the latest start of one request."""
+        self.mixed = False
+        """Some do, and some name that of a whole batch."""
         self.needs: dict[DeadlineQueue, tuple[int, float]] = {}
         """SLO, and backend time of a request in the largest batch that the SLO allows."""
         self.least_ns = 0.0
         """Backend time of the cheapest request."""
         self.shortest_ns = 0
 
-    def join(self, queue: DeadlineQueue, of_request: bool, weighs: bool = False) -> None:
-        """An application bids from now on; `of_request`: with the latest start of one request.
-        `weighs`: losses and costs are to count, whatever sort the bids are of."""
-        self.members[queue] = of_request, weighs
+    def join(self, queue: DeadlineQueue, of_request: bool) -> None:
+        """An application bids from now on; `of_request`: with the latest start of one request."""
+        self.members[queue] = of_request
         self._sort()
 
     def _sort(self) -> None:
-        sorts = {of_request for of_request, _ in self.members.values()}
-        asked = any(weighs for _, weighs in self.members.values())
-        self.weighs = len(sorts) > 1 or (asked and len(self.members) > 1)
+        self.mixed = len(set(self.members.values())) > 1
 
     def tell(self, queue: DeadlineQueue, slo_ns: int, plan_ns: Sequence[int]) -> None:
         """Say what requests need, from the run times by batch size, for all to compare."""
@@ -93,7 +89,7 @@ class Precedence:
 
     def ahead_ns(self, queue: DeadlineQueue) -> int:
         """How much earlier its bid counts than its latest start says."""
-        needs_ns = self.needs.get(queue) if self.weighs else None
+        needs_ns = self.needs.get(queue) if self.mixed else None
         if needs_ns is None:
             return 0
         lost = queue.lost / self.rules.losing * self.least_ns / needs_ns[1]

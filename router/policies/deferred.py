@@ -66,7 +66,7 @@ class ModelThread(Source):
 
     tells_demand = True
     own: ClassVar[bool] = True
-    """Requests are nobody's parts, so that they may lose or wait for the sake of others."""
+    """Requests are nobody's parts, so that they may wait for the sake of others."""
     rules: ClassVar[DeferredRules] = DeferredRules()
     by_kind = True
     kind = 0
@@ -116,8 +116,7 @@ class ModelThread(Source):
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
-        weighs = self.own and self.options.hold == "auto"
-        desk.precedence.join(self.queue, of_request=False, weighs=weighs)
+        desk.precedence.join(self.queue, of_request=False)
         self._plan_for(self.kind)
 
     def _plan_for(self, kind: int) -> None:
@@ -391,7 +390,7 @@ class ModelThread(Source):
         rps = self.rate.rps
         if rps <= 0.0:
             return
-        if self.desk.precedence.weighs:
+        if self.desk.precedence.mixed:
             self.desk.precedence.tell(self.queue, self.slo_ns - self.lead.ns(1), self.plan_ns)
         if self.kinds is not None:
             self._aim_by_kind(self.kinds, rps)

@@ -19,7 +19,7 @@ def losing(lost: float) -> DeadlineQueue:
 
 def mixed() -> Precedence:
     found = Precedence()
-    found.weighs = True
+    found.mixed = True
     return found
 
 
@@ -84,12 +84,3 @@ def test_where_all_bids_are_of_one_sort_nobody_is_brought_forward() -> None:
     assert pool.ahead_ns(some) > 0
     pool.leave(other)
     assert pool.ahead_ns(some) == 0
-
-
-def test_losses_and_costs_count_among_bids_of_one_sort_where_someone_asks_for_it() -> None:
-    pool, some, other = Precedence(), losing(0.3), losing(0.1)
-    pool.tell(some, ms(100), TABLE)
-    pool.join(some, of_request=False, weighs=True)
-    assert pool.ahead_ns(some) == 0, "there is nobody to be ahead of"
-    pool.join(other, of_request=False)
-    assert pool.ahead_ns(some) > 0

@@ -215,7 +215,7 @@ class LookaheadQueue(CentralQueue):
             self.gap_ns = self.hull[0].each_ns / self.backends
         self.stake.offer(points)
         self.market.set_end(self.stake, float(self.end_in_ns))
-        if self.desk.precedence.weighs:
+        if self.desk.precedence.mixed:
             cheapest = self.tables[self.hull[0].variant]
             self.desk.precedence.tell(self.queue, self.end_in_ns, cheapest)
         busy = self.hull[0].each_ns / self.gap_ns if self.arrivals.gap_ns > 0.0 else 0.0
@@ -412,7 +412,7 @@ class LookaheadQueue(CentralQueue):
             if choice is None or dropped <= choice[3]:
                 return
             self.outbox.drop(queue.pop(), DropReason.WINDOW)
-            if self.desk.precedence.weighs:
+            if self.desk.precedence.mixed:
                 queue.lost = after_loss(queue.lost)
             self._count_waiting()
 
@@ -465,7 +465,7 @@ class LookaheadQueue(CentralQueue):
         """Drop heads that leave no room for the largest batch of the cheapest variant."""
         queue, table = self.queue, self.tables[self.hull[0].variant]
         window = overload_window(queue, table, start_at_ns, self.backends)
-        self.room_ns = table[window] - table[1] if self.desk.precedence.weighs else 0
+        self.room_ns = table[window] - table[1] if self.desk.precedence.mixed else 0
         end_at_ns = start_at_ns + table[window]
         while queue.rows >= window > 1 and queue.first().deadline_ns < end_at_ns:
             self.outbox.drop(queue.pop(), DropReason.WINDOW)

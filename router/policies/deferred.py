@@ -295,25 +295,38 @@ class ModelThread(Source):
         bid = self.standing_bid
         bid.size = size
         bid.expires_at_ns = bid.key = end_by_ns - plan_ns[size]
-        # Each batch that leaves with few costs those who come while it runs.
-        patient = self.tight and self.queue.lost > self.rules.losing
-        if full or size == self.cost.size_max or (size >= self.at_once and not patient):
+        if self.tight and self._is_patient(size, full):
+            self._hold_patiently(size, end_by_ns)
+            return
+        if full or size >= self.at_once or size == self.cost.size_max:
             # Not before everything of this instant has arrived: frames of cameras come together.
             if before == 0 or bid.ripe_at_ns > now_ns:
                 bid.ripe_at_ns = min(now_ns + 1, bid.expires_at_ns)
             return
         # Symphony Fig. 16, frontrun: wait until one more request could not fit. We leave as much
         # earlier as ripe bids have lately waited, so that they find a backend in time.
-        if patient:
-            early_ns = int((self._slowest() - 1.0) * plan_ns[size + 1])
-        else:
-            early_ns = int(self.options.wait_margin * self.signals.wait_ns)
+        early_ns = int(self.options.wait_margin * self.signals.wait_ns)
         ripe_at_ns = end_by_ns - plan_ns[size + 1] - early_ns
-        if size >= self.at_lull and not patient:
+        if size >= self.at_lull:
             ripe_at_ns = min(ripe_at_ns, self.rate.last_at_ns + self.rate.lull_ns)
         if self.hold_until_ns != NEVER:
             ripe_at_ns = min(ripe_at_ns, self.hold_until_ns - early_ns)
         bid.ripe_at_ns = ripe_at_ns
+
+    def _is_patient(self, size: int, full: bool) -> bool:
+        """Whether to wait for more, whatever that costs those who are there."""
+        losing = self.queue.lost > self.rules.losing
+        return losing and not full and size < self.cost.size_max
+
+    def _hold_patiently(self, size: int, end_by_ns: int) -> None:
+        """Hold for as long as the deadline allows: each batch that leaves with few costs those who
+        come while it runs."""
+        next_ns = self.plan_ns[size + 1]
+        early_ns = int((self._slowest() - 1.0) * next_ns)
+        ripe_at_ns = end_by_ns - next_ns - early_ns
+        if self.hold_until_ns != NEVER:
+            ripe_at_ns = min(ripe_at_ns, self.hold_until_ns - early_ns)
+        self.standing_bid.ripe_at_ns = ripe_at_ns
 
     def _slowest(self) -> float:
         """How much longer than its peers the slowest backend takes, up to what counts as a peer;

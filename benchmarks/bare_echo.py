@@ -19,6 +19,7 @@ from benchmarks.figures import Figure, run_parts
 from fermata.deployments.frontend.access.native_server import Calls, NativeServer
 from fermata.deployments.frontend.edge.build import EdgeError, load
 from fermata.deployments.specs.frontend import ServerOptions
+from fermata.foundation.heap import keep_freed_memory
 
 SIZES = {"pixels": 150_528, "small": 20_000}
 PARTS = {"pixels": "messages of 150 KB", "small": "messages of 20 KB"}
@@ -69,6 +70,8 @@ async def _serve(pipe: Connection, length_s: float, kind: str) -> None:
 
 
 def serve(pipe: Connection, length_s: float, kind: str) -> None:
+    # As frontends do.
+    keep_freed_memory()
     uvloop.run(_serve(pipe, length_s, kind))
 
 

@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
@@ -18,8 +17,6 @@ enum {
     ACCEPTED_MAX = 64,
     EVENTS_MAX = 64,
     HELD_MIN = 64 << 10, /* A connection that holds less is read in any case. */
-    MMAP_MIN = 2 << 20,
-    TRIM_MIN = 16 << 20,
     SHUT_MS = 2000,     /* A client may take so long to see that its connection ends. */
     NOTICE_MS = 1000,   /* And to answer that it heard so. */
 };
@@ -635,11 +632,6 @@ PyMODINIT_FUNC PyInit_fermata_edge(void)
 {
     static const char *const kinds[] = {"BEGUN", "MESSAGE", "COMPRESSED", "TOO_LARGE",
                                         "ENDED", "CLOSED", "DRAINED"};
-#ifdef __GLIBC__
-    /* By default memory of 150 KB goes back to the system with each message, and comes anew. */
-    mallopt(M_MMAP_THRESHOLD, MMAP_MIN);
-    mallopt(M_TRIM_THRESHOLD, TRIM_MIN);
-#endif
     if (session_ready() < 0)
         return PyErr_NoMemory();
     PyObject *module = PyModule_Create(&definition);

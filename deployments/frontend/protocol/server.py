@@ -97,7 +97,8 @@ class FrontendServer:
             await listening.wait_for(http_at)
         GRPC_LOG.addFilter(is_ours_to_mend)
         calls = GrpcCalls(self.service, self.calls)
-        self._grpc = self._native_server(calls) or grpc_server(
+        # gRPC's servers have no types.
+        self._grpc: Any = self._native_server(calls) or grpc_server(
             grpc_options(options),
             SERVICE,
             calls.methods,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.pipelines import options, play, scenes
+from benchmarks.pipelines import options
+from benchmarks.pipelines_rules import play, scenes
 from benchmarks.pipelines_variants import accuracy_of, fixed, with_variants
 from fermata.simulator.pipelines.bound import bound_rps
 from fermata.simulator.pipelines.draw import told_scenes

@@ -58,7 +58,7 @@ class QueryTable:
         self.speeds = StageSpeeds(engine)
         self.variants = StageVariants(engine, self.flows, self.budgets, self.speeds)
         self.shares = DoorShares(engine, self.budgets)
-        self.rooms = Rooms(engine, self.flows, self.budgets)
+        self.rooms = Rooms(engine, self.flows, self.budgets, self.speeds)
         self.choosing = False
         """Whether some stage leaves a choice."""
         self.queries: dict[int, Query] = {}

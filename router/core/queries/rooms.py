@@ -15,6 +15,7 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.queries.budgets import StageBudget, fit, groups_of
 from fermata.router.core.queries.flow import Flow
 from fermata.router.core.queries.pipeline import Pipeline
+from fermata.router.core.queries.speeds import StageSpeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +41,20 @@ UNMATCHED: Final = 500.0
 class Rooms:
     """Chooses the room of each group of pipelines that share stages, a step at a time."""
 
-    __slots__ = ("at", "budgets", "engine", "flows", "groups", "rules", "steps")
+    __slots__ = ("at", "budgets", "engine", "flows", "groups", "rules", "speeds", "steps")
 
     def __init__(
         self,
         engine: Engine,
         flows: Sequence[Flow],
         budgets: Mapping[int, StageBudget],
+        speeds: StageSpeeds,
         rules: RoomRules = RULES,
     ) -> None:
         self.engine = engine
         self.flows = flows
         self.budgets = budgets
+        self.speeds = speeds
         self.rules = rules
         self.groups = groups_of([each.pipeline for each in flows])
         self.steps = [rules.step] * len(self.groups)
@@ -64,6 +67,9 @@ class Rooms:
         at, rules = self.at, self.rules
         self.at = (at + 1) % len(self.groups)
         flows = [self.flows[place] for place in self.groups[at]]
+        if any(len(self.speeds.there.get(each, ())) > 1 for each in self.budgets):
+            # A query needs another time on each kind, and batches have another size there.
+            return
         sizes = {application: each.size for application, each in self.budgets.items()}
         room = flows[0].room
         other = min(rules.room_max, max(rules.room_min, room + self.steps[at]))

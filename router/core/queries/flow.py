@@ -47,6 +47,8 @@ class QueryRules:
 
 
 RULES: Final = QueryRules()
+MISSED_MEMORY: Final = 0.002
+"""Weight of the newest query in the share of those that ended bad."""
 TIMES_RARE: Final = 0.1
 """Time is planned for no further round that fewer queries than this part make."""
 TIMES_ROOM: Final = 0.7
@@ -66,6 +68,7 @@ class Flow:
         "head_ns",
         "hold",
         "lost",
+        "missed",
         "offered",
         "open",
         "path_ns",
@@ -133,6 +136,8 @@ class Flow:
         self.good = 0
         self.lost = 0
         """Ended bad after backend time was spent on them."""
+        self.missed = 0.0
+        """Share of the latest queries that ended bad, or were refused."""
         self.waited = 0
         """Were let in and never ran."""
         self.refused = 0
@@ -259,6 +264,10 @@ class Flow:
                 * (budgets[stages[child].application].work_ns + self.after_ns[child])
                 for edge, child in enumerate(stage.children)
             )
+
+    def note_end(self, good: bool) -> None:
+        """A query has ended, or was refused."""
+        self.missed += MISSED_MEMORY * ((not good) - self.missed)
 
     def note_reached(self, ended: Sequence[int]) -> None:
         """A query has ended with so many results of each stage."""

@@ -274,6 +274,8 @@ class QueryTable:
             flow.on_calls_end(query.called, query.rounds, learns)
         if self.choosing and outcome not in LEFT:
             self.variants.on_end(outcome == GOOD)
+        if outcome not in LEFT:
+            flow.note_end(outcome == GOOD)
         if outcome == GOOD:
             flow.good += 1
             if self.choosing:

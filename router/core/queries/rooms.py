@@ -28,7 +28,7 @@ class RoomRules:
     better: float = 1.002
     """Times the rate that can be served: for less, the room stays as it is."""
     lost: float = 0.01
-    """Share of the queries that may be lost at that rate."""
+    """Share of the queries that may be lost at that rate; as many as are, where those are more."""
 
 
 RULES: Final = RoomRules()
@@ -104,7 +104,9 @@ class Rooms:
                 left_ns, flow.pipeline.slo_ns - _needs_ns(flow.planned, budgets, backends)
             )
         lump_ns = square_ns / (mean_ns * backends)
-        return load_of(left_ns / lump_ns, self.rules.lost) / mean_ns
+        # In overload some are lost anyway, and less has to be left for those who come at random.
+        lost = max(self.rules.lost, *(each.missed for each in flows))
+        return load_of(left_ns / lump_ns, lost) / mean_ns
 
     def _backends(self, applications: Mapping[int, StageBudget]) -> int:
         pools = {self.engine.sources[each].pool for each in applications}

@@ -33,6 +33,14 @@ def test_work_of_a_query_differs_as_its_fan_out_does() -> None:
     assert square - mean * mean == 4.0 * 3.0**2
 
 
+def test_work_of_a_function_differs_as_its_calls_do() -> None:
+    flow = Flow(Pipeline(CHAIN.stages, ms(100), called=True), 1.0)
+    flow.calls[1].mean, flow.calls[1].square = 4.0, 20.0
+    mean, square = flow.work(WORK_NS)
+    assert mean == 2.0 + 4.0 * 3.0
+    assert square - mean * mean == 4.0 * 3.0**2
+
+
 def test_a_join_is_one_request_of_a_query() -> None:
     flow = Flow(JOINED, 1.0)
     flow.fan_outs[0][0].mean = 4.0
@@ -67,6 +75,13 @@ def room_after(fan_out: tuple[int, int], slower: tuple[float, ...] = (1.0,)) -> 
 
 def test_more_is_left_for_waits_where_fan_outs_differ() -> None:
     assert RULES.room_min <= room_after((0, 24)) < room_after((1, 1)) <= RULES.room_max
+
+
+def test_a_share_of_lost_queries_is_known() -> None:
+    flow = Flow(CHAIN, 1.0)
+    for number in range(3000):
+        flow.note_end(number % 4 != 0)
+    assert flow.missed == pytest.approx(0.25, abs=0.02)
 
 
 def test_the_room_stays_where_backends_are_of_several_kinds() -> None:

@@ -154,12 +154,13 @@ class Flow:
 
     def work(self, work_ns: Mapping[int, float]) -> tuple[float, float]:
         """Mean backend time of a query, and its mean square; `work_ns` has that of one request by
-        application. How often functions call a stage is taken to be always the same."""
+        application."""
         stages = self.pipeline.stages
         if self.pipeline.called:
-            counts = zip(stages, self.visits(), strict=True)
-            mean = sum(count * work_ns[stage.application] for stage, count in counts)
-            return mean, mean * mean
+            each_ns = [work_ns[stage.application] for stage in stages]
+            calls = list(zip(self.calls, each_ns, strict=True))
+            mean = sum(one.mean * each for one, each in calls)
+            return mean, mean * mean + sum(one.variance * each * each for one, each in calls)
         means, variances = [0.0] * len(stages), [0.0] * len(stages)
         for place in range(len(stages) - 1, -1, -1):
             means[place] = work_ns[stages[place].application]

@@ -1,11 +1,13 @@
 """Pipelines whose stages have two variants each, against the best fixed choice of them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, repeat
 from random import Random
 
 from benchmarks.figures import Figure
+from benchmarks.pipelines_rules import find_peak, scenario_of
 from fermata.foundation.json_types import Json, JsonObject
 from fermata.foundation.units import seconds
 from fermata.simulator.pipelines.bound import bound_rps
@@ -30,7 +32,6 @@ QUICKER, ACCURATE, LESS = (0.3, 0.7), (0.85, 0.98), (0.8, 0.96)
 that of the second over it. Each is drawn."""
 SLACK = 1.1
 """Queries that end well may be the lighter ones: above the bound by so much at most."""
-FindPeak = Callable[[Scenario, float], float]
 Fixed = tuple[int, ...]
 
 
@@ -89,7 +90,7 @@ def accuracy_of(scenario: Scenario, load_rps: float, seed: int) -> float:
     return total / sum(each.requests for each in played)
 
 
-def scenes(quick: bool, read: Callable[[JsonObject, float], Scenario]) -> dict[str, Scenario]:
+def scenes(quick: bool) -> dict[str, Scenario]:
     """Scenes A and C, and drawn ones, each with two variants a stage."""
     duration_s = SECONDS_QUICK if quick else SECONDS
     told = told_scenes()
@@ -97,12 +98,12 @@ def scenes(quick: bool, read: Callable[[JsonObject, float], Scenario]) -> dict[s
     for seed in DRAWN[:1] if quick else DRAWN:
         found[f"seed {seed}"] = with_variants(draw(seed, duration_s), seed)
     return {
-        name: read({**document, "warmup_s": WARMUP_S}, duration_s)
+        name: scenario_of({**document, "warmup_s": WARMUP_S}, duration_s)
         for name, document in found.items()
     }
 
 
-def prepared(scenario: Scenario, find_peak: FindPeak) -> Scene:
+def prepared(scenario: Scenario) -> Scene:
     """A scene with what bounds its fixed choices."""
     known: dict[Fixed, tuple[float, float]] = {}
     for choice in product((0, 1), repeat=len(scenario.applications)):
@@ -129,21 +130,26 @@ def best_fixed(scene: Scene, load_rps: float, seed: int) -> float:
     return best
 
 
-def variant_figures(
-    quick: bool, read: Callable[[JsonObject, float], Scenario], find_peak: FindPeak
-) -> Iterator[Figure]:
+def over_fixed(scene: Scene, load: float, seeds: Sequence[int]) -> float:
+    """The accuracy of the whole at a load, over that of the best fixed choice."""
+    load_rps = load * scene.peak_rps
+    own = sum(accuracy_of(scene.scenario, load_rps, seed) for seed in seeds)
+    return own / sum(best_fixed(scene, load_rps, seed) for seed in seeds)
+
+
+def variant_figures(pool: Executor, quick: bool) -> Iterator[Figure]:
     """Accuracy of the whole over that of the best fixed choice, by scene and load."""
     loads: Sequence[float] = LOADS_QUICK if quick else LOADS
     seeds = SEEDS[:1] if quick else SEEDS
+    found = scenes(quick)
+    ready = list(pool.map(prepared, found.values()))
+    at = [(name, scene, load) for name, scene in zip(found, ready, strict=True) for load in loads]
+    played = pool.map(over_fixed, [each[1] for each in at], [each[2] for each in at], repeat(seeds))
     ratios: list[float] = []
-    for name, scenario in scenes(quick, read).items():
-        scene = prepared(scenario, find_peak)
-        for load in loads:
-            load_rps = load * scene.peak_rps
-            own = sum(accuracy_of(scenario, load_rps, seed) for seed in seeds)
-            ratios.append(own / sum(best_fixed(scene, load_rps, seed) for seed in seeds))
-            told = f"{name}: accuracy of the whole at {load:g} of the cheapest pair's peak"
-            yield Figure(f"{told}, over the best fixed pair", ratios[-1], "x", 1.0)
+    for (name, _, load), ratio in zip(at, played, strict=True):
+        ratios.append(ratio)
+        told = f"{name}: accuracy of the whole at {load:g} of the cheapest pair's peak"
+        yield Figure(f"{told}, over the best fixed pair", ratio, "x", 1.0)
     yield Figure("accuracy of the whole over the best fixed pair, worst", min(ratios), "x", 1.0)
     mean = sum(ratios) / len(ratios)
     yield Figure("accuracy of the whole over the best fixed pair, mean", mean, "x", 1.0)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.pipelines import options, play, scenes
+from benchmarks.pipelines import options
+from benchmarks.pipelines_rules import play, scenes
 from benchmarks.pipelines_variants import accuracy_of, fixed, with_variants
 from fermata.simulator.pipelines.bound import bound_rps
 from fermata.simulator.pipelines.draw import told_scenes
@@ -24,7 +25,7 @@ def test_overload_costs_no_goodput_and_no_backend_time() -> None:
     assert pipeline.wasted < 0.01
     assert pipeline.refused > 0
     # Dropping at each stage, when it is too late, loses most of it.
-    assert play(scenario, 1.5 * bound, "per-stage").good_rps < 0.6 * result.good_rps
+    assert play(scenario, 1.5 * bound, "per-stage").good_rps < 0.7 * result.good_rps
 
 
 @pytest.mark.parametrize("rule", PIPELINE_RULES)

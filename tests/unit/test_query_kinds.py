@@ -76,6 +76,7 @@ def test_a_kind_with_fewer_sizes_takes_over() -> None:
         world.send(qid, ms(400))
         world.advance(world.now_ns + ms(5))
     assert max(each.size for each in world.table.budgets.values()) > 4
+    world.advance(world.now_ns + ms(400))
     world.engine.on_backend_down(world.now_ns, 0)
     for qid in range(100, 300):
         world.send(qid, ms(400))

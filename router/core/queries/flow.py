@@ -18,8 +18,8 @@ class QueryRules:
     """How often target batches are chosen anew, at most."""
     planned: int = 8
     """Groups of pipelines whose batches are chosen each time; with more they take turns."""
-    room: float = 0.95
-    """Part of the SLO that target batches may take."""
+    room: float = 0.85
+    """Part of the SLO that target batches may take, before it is learnt (`rooms.py`)."""
     share_first: float = 0.9
     """The share of the SLO by which a query must be estimated to end, before any has ended."""
     share_min: float = 0.4
@@ -47,6 +47,8 @@ class QueryRules:
 
 
 RULES: Final = QueryRules()
+MISSED_MEMORY: Final = 0.002
+"""Weight of the newest query in the share of those that ended bad."""
 TIMES_RARE: Final = 0.1
 """Time is planned for no further round that fewer queries than this part make."""
 TIMES_ROOM: Final = 0.7
@@ -66,6 +68,7 @@ class Flow:
         "head_ns",
         "hold",
         "lost",
+        "missed",
         "offered",
         "open",
         "path_ns",
@@ -75,6 +78,7 @@ class Flow:
         "rate",
         "reached",
         "refused",
+        "room",
         "rounds",
         "running",
         "share",
@@ -84,7 +88,7 @@ class Flow:
         "yielded",
     )
 
-    def __init__(self, pipeline: Pipeline, share: float) -> None:
+    def __init__(self, pipeline: Pipeline, share: float, room: float = RULES.room) -> None:
         self.pipeline = pipeline
         self.planned = pipeline
         """The graph that time is planned by: a stage that functions call again and again comes as
@@ -127,9 +131,13 @@ class Flow:
         """Run times of target batches on the longest way."""
         self.share = share
         """The share of the SLO by which a query must be estimated to end, as learnt."""
+        self.room = room
+        """Part of the SLO that target batches may take."""
         self.good = 0
         self.lost = 0
         """Ended bad after backend time was spent on them."""
+        self.missed = 0.0
+        """Share of the latest queries that ended bad, or were refused."""
         self.waited = 0
         """Were let in and never ran."""
         self.refused = 0
@@ -143,6 +151,29 @@ class Flow:
         if self.pipeline.called:
             return [each.mean for each in self.calls]
         return visits(self.pipeline, self.fan_outs)
+
+    def work(self, work_ns: Mapping[int, float]) -> tuple[float, float]:
+        """Mean backend time of a query, and its mean square; `work_ns` has that of one request by
+        application."""
+        stages = self.pipeline.stages
+        if self.pipeline.called:
+            each_ns = [work_ns[stage.application] for stage in stages]
+            calls = list(zip(self.calls, each_ns, strict=True))
+            mean = sum(one.mean * each for one, each in calls)
+            return mean, mean * mean + sum(one.variance * each * each for one, each in calls)
+        means, variances = [0.0] * len(stages), [0.0] * len(stages)
+        for place in range(len(stages) - 1, -1, -1):
+            means[place] = work_ns[stages[place].application]
+            for edge, child in enumerate(stages[place].children):
+                if not stages[child].join:
+                    fan_out = self.fan_outs[place][edge]
+                    means[place] += fan_out.mean * means[child]
+                    variances[place] += fan_out.mean * variances[child]
+                    variances[place] += fan_out.variance * means[child] ** 2
+        # A join runs once, however many results come before it.
+        once = (0, *self.pipeline.joins)
+        mean = sum(means[each] for each in once)
+        return mean, mean * mean + sum(variances[each] for each in once)
 
     def awaited(self) -> Sequence[float]:
         """By stage: how many times the work behind it (`after_ns`) is expected to come."""
@@ -234,6 +265,10 @@ class Flow:
                 * (budgets[stages[child].application].work_ns + self.after_ns[child])
                 for edge, child in enumerate(stage.children)
             )
+
+    def note_end(self, good: bool) -> None:
+        """A query has ended, or was refused."""
+        self.missed += MISSED_MEMORY * ((not good) - self.missed)
 
     def note_reached(self, ended: Sequence[int]) -> None:
         """A query has ended with so many results of each stage."""

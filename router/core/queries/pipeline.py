@@ -80,10 +80,12 @@ class Pipeline:
 class FanOut:
     """Requests that one result of a stage makes at another stage: their mean, as learnt."""
 
-    __slots__ = ("count", "mean", "weight")
+    __slots__ = ("count", "mean", "square", "weight")
 
     def __init__(self, mean: float = 1.0, weight: float = 0.005) -> None:
         self.mean = mean
+        self.square = mean * mean
+        """Mean of the squares."""
         self.weight = weight
         """Weight of the newest result: a memory of some hundred results."""
         self.count = 0
@@ -92,7 +94,14 @@ class FanOut:
         """One more result has made so many."""
         self.count += 1
         # Young means are plain ones, or the first result would be believed for long.
-        self.mean += max(self.weight, 1.0 / self.count) * (made - self.mean)
+        weight = max(self.weight, 1.0 / self.count)
+        self.mean += weight * (made - self.mean)
+        self.square += weight * (made * made - self.square)
+
+    @property
+    def variance(self) -> float:
+        """How far results differ."""
+        return max(0.0, self.square - self.mean * self.mean)
 
 
 def visits(pipeline: Pipeline, fan_outs: Sequence[Sequence[FanOut]]) -> list[float]:

@@ -15,6 +15,7 @@ from fermata.router.core.queries.group_turns import GroupTurns
 from fermata.router.core.queries.newest import QueryStreams, WaitingQueries
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query import Part, Query
+from fermata.router.core.queries.rooms import Rooms
 from fermata.router.core.queries.speeds import StageSpeeds
 from fermata.router.core.queries.variants import StageVariants
 
@@ -46,7 +47,7 @@ class QueryTable:
         self.rules = rules
         self.new_rid = new_rid
         self.serving = serving
-        self.flows = [Flow(each, rules.share_first) for each in pipelines]
+        self.flows = [Flow(each, rules.share_first, rules.room) for each in pipelines]
         self.budgets = {
             application: StageBudget(engine.costs.of(serving[application]).plan_ns)
             for application in sorted({each for one in pipelines for each in one.applications})
@@ -57,6 +58,7 @@ class QueryTable:
         self.speeds = StageSpeeds(engine)
         self.variants = StageVariants(engine, self.flows, self.budgets, self.speeds)
         self.shares = DoorShares(engine, self.budgets)
+        self.rooms = Rooms(engine, self.flows, self.budgets, self.speeds)
         self.choosing = False
         """Whether some stage leaves a choice."""
         self.queries: dict[int, Query] = {}
@@ -272,6 +274,8 @@ class QueryTable:
             flow.on_calls_end(query.called, query.rounds, learns)
         if self.choosing and outcome not in LEFT:
             self.variants.on_end(outcome == GOOD)
+        if outcome not in LEFT:
+            flow.note_end(outcome == GOOD)
         if outcome == GOOD:
             flow.good += 1
             if self.choosing:
@@ -369,7 +373,8 @@ class QueryTable:
             flow.demand(budgets)
             if flow.pipeline.called:
                 flow.unroll(budgets)
-        timed = [(each.planned, int(rules.room * each.pipeline.slo_ns)) for each in self.flows]
+        self.rooms.look()
+        timed = [(each.planned, int(each.room * each.pipeline.slo_ns)) for each in self.flows]
         self.choosing = self.chooses and self.variants.plan(now_ns, timed)
         if self.choosing:
             # All of them are chosen together, and all anew where there is no choice any more.

@@ -25,6 +25,8 @@ class RoomRules:
     step: float = 0.05
     room_min: float = 0.4
     room_max: float = 0.95
+    backends_min: int = 4
+    """With fewer, a backlog is not worked off by all together, and the room stays as it is."""
     better: float = 1.002
     """Times the rate that can be served: for less, the room stays as it is."""
     lost: float = 0.01
@@ -69,6 +71,8 @@ class Rooms:
         flows = [self.flows[place] for place in self.groups[at]]
         if any(len(self.speeds.there.get(each, ())) > 1 for each in self.budgets):
             # A query needs another time on each kind, and batches have another size there.
+            return
+        if self._backends(self.budgets) < rules.backends_min:
             return
         sizes = {application: each.size for application, each in self.budgets.items()}
         room = flows[0].room

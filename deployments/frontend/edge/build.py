@@ -19,7 +19,7 @@ from types import ModuleType
 
 FOLDER = Path(__file__).parent
 NAME = "fermata_edge"
-SOURCES = ("call.c", "session.c", "module.c")
+SOURCES = ("call.c", "session.c", "connection.c", "server.c", "module.c")
 HEADER = "edge.h"
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fstack-protector-strong", "-shared")
 LOCK = ".lock"

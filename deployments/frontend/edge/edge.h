@@ -53,6 +53,19 @@ struct Connection {
     char is_dirty, dead, greeted, told, shut, paused;
 };
 
+struct Server {
+    PyObject_HEAD
+    PyObject *events;
+    Connection *connections, *dirty;
+    int epoll, listener, count, count_max, calls_max, number;
+    char listens;
+    Py_ssize_t message_max;
+    size_t held, held_max;
+    int paused;
+    int64_t now_ms, handshake_ms, idle_ms, age_ms, grace_ms, ping_ms, pong_ms;
+    char *input, *output;
+};
+
 struct Call {
     PyObject_HEAD
     Connection *connection; /* NULL once the stream has ended. */
@@ -81,9 +94,15 @@ int session_receive(Connection *self, const uint8_t *data, size_t size);
 Py_ssize_t session_output(Connection *self, char *buffer, size_t room);
 void session_end_calls(Connection *self);
 void session_leave(Connection *self);
+
+/* connection.c */
+PyObject *events_take(PyObject *events);
+Connection *connection_open(PyObject *events, PyObject *peer, Py_ssize_t message_max,
+                            uint32_t calls_max);
+void connection_close(Connection *self);
+int connection_is_over(Connection *self);
 void connection_touch(Connection *self);
 void connection_hold(Connection *self, size_t more, size_t less);
-PyObject *events_take(PyObject *events);
 
 /* call.c */
 int call_message_bytes(Call *call, const uint8_t *data, size_t size);

@@ -409,7 +409,9 @@ class ModelThread(Source):
             self._aim_by_kind(self.kinds, rps)
             return
         self.cost.plan_within(self.slo_ns - self.lead.ns(1))
-        self.tight = self._is_tight()
+        # Most never are, and then have one attribute less: sources with many are slower to read.
+        if self._is_tight() != self.tight:
+            self.tight = not self.tight
         self.target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
         # Where each batch costs those who come meanwhile, none is to be smaller than it could be.
         share = 1.0 if self.tight else self.options.drop_window

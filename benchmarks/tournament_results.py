@@ -23,7 +23,7 @@ takes longer than all others together."""
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came out of one draw, pair or point."""
+    """The outcome of one draw, pair or point."""
 
     part: str
     """A field of draws, the family, or the change that makes a pair."""

@@ -163,7 +163,7 @@ class FrontendConfig(Section):
     tls: ClientTlsConfig | None = None
     """Absent: plain connections."""
     edge: Edge = "grpc"
-    """What speaks gRPC: Python's `grpc`, or `native` for less CPU where `make edge` has built it,
+    """The gRPC server: Python's `grpc`, or `native` for less CPU where `make edge` has built it,
     without TLS."""
     reply_ms: Annotated[float, Field(ge=0)] = 2
     """Taken off each deadline for the way back from the backend to the client."""

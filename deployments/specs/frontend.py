@@ -9,7 +9,7 @@ from fermata.foundation.units import ms, seconds
 from fermata.router.links.transport import LinkOptions
 
 Edge = Literal["grpc", "native"]
-"""What speaks gRPC with clients: gRPC's own server, or ours in C where it is built."""
+"""The gRPC server: Python's own, or ours in C where it is built."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class NativeCall:
-    """What a handler is given to read, to write and to end its call."""
+    """A call as its handler reads, writes and ends it."""
 
     __slots__ = (
         "_code",
@@ -226,7 +226,7 @@ class NativeCall:
 
 
 def inflate(message: bytes, bits: int, size_max: int) -> bytes | None:
-    """What was compressed; None if that is more than `size_max`. Raises `zlib.error`."""
+    """Decompress a message; None if it is larger than `size_max`. Raises `zlib.error`."""
     one = zlib.decompressobj(bits)
     found = one.decompress(message, size_max + 1)
     if len(found) > size_max:

@@ -197,7 +197,7 @@ RUN_US = IntegerParameter(names.RUN_US)
 
 
 class ReplyTemplate:
-    """What is the same in many answers of one stream."""
+    """Bytes that many answers of one stream share."""
 
     __slots__ = ("batch_part", "batch_size", "run_ns", "shared")
 

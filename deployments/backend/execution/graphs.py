@@ -25,6 +25,7 @@ from fermata.deployments.backend.execution.captured import (
     Tensor,
     abandon,
 )
+from fermata.deployments.backend.execution.device_queue import device_queue
 from fermata.deployments.backend.execution.flights import AnswerBuffer, GraphFlight
 from fermata.deployments.backend.execution.gathering import gather
 from fermata.deployments.backend.execution.ladder import (
@@ -84,9 +85,11 @@ class GraphRunner:
                     weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         # Copies are short, and so is the decoding of pictures: neither waits for a whole batch.
         self.copying = torch.cuda.Stream(priority=-1)
-        self.running = torch.cuda.Stream()
-        self.launching = threading.Lock()
-        """Held from the first to the last kernel of a batch: all of them share buffers."""
+        shared = device_queue(torch)
+        self.running = shared.stream
+        self.launching = shared.launching
+        self.capturing = torch.cuda.Stream()
+        """Other models may be served meanwhile, so not the one that runs batches."""
         self.flying = 0
         """Batches launched whose answers have not been taken."""
         self.served: dict[int, int] = {}
@@ -235,7 +238,7 @@ class GraphRunner:
     def capture(self, size: int, pool: Any, way: str = PLAIN, stream: Any = None) -> CapturedGraph:
         """The graph of one batch size as the network runs now; CaptureError where there is none."""
         torch = self.torch
-        stream = stream or self.running
+        stream = stream or self.capturing
         with CAPTURING, torch.inference_mode(), torch.cuda.stream(stream), self.model.around():
             compute = self._recording(size) if self.recorded else self.compute
             given = [each[:size] for each in self.inputs]

@@ -33,6 +33,8 @@ from fermata.clients.wire.tensors import (
 )
 from fermata.deployments.backend.execution.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
+from fermata.deployments.frontend.edge.build import library_path
+from fermata.foundation.native import builds_folder, source_mark
 from fermata.foundation.units import ms, seconds
 
 MODELS = ("resnet50", "mobilenet_v3_large", "vit_b_16")
@@ -192,9 +194,19 @@ def config(models: Sequence[str], batch: int = BATCH, kernels: str = "auto") -> 
     ]
     return {
         "applications": applications,
-        "frontend": {"processes": FRONTENDS},
+        "frontend": {
+            "processes": FRONTENDS,
+            "edge": "native" if library_path().exists() else "grpc",
+        },
         "backend": {"count": 1, "device": "cuda", "cpus": 1, "kernels": kernels},
+        "router": {"compiled": (builds_folder() / source_mark()).is_dir()},
     }
+
+
+def say_natives(config: Mapping[str, Any]) -> None:
+    """Say what serves: `make edge` and `make compiled` build the faster parts."""
+    router = "compiled" if config["router"]["compiled"] else "interpreted"
+    say(f"  served by the {config['frontend']['edge']} edge and the {router} router")
 
 
 def answers(server: HasGrpc, model: str, tensors: list[RawTensor]) -> Any:
@@ -275,7 +287,9 @@ def one_model(
     folder: Path, choice: Choice, offline: Offline, quick: bool, kernels: str
 ) -> Iterator[Figure]:
     model = MODELS[0]
-    with GpuServer(folder, config([model], kernels=kernels)) as server:
+    given = config([model], kernels=kernels)
+    say_natives(given)
+    with GpuServer(folder, given) as server:
         server.wait(FRONTENDS)
         yield from compare(
             "raw pixels", answers(server, model, [raw(n) for n in range(IMAGES)]), offline.raw

@@ -1,4 +1,4 @@
-"""On a GPU box: shares of ResNet-50's requests in time at fixed rates, by ways to set it up.
+"""On a GPU box: shares of requests in time at fixed rates, by ways to set a server up.
 
 Minutes in place of the search of `benchmarks.gpu`: enough to compare two versions on one box.
 """
@@ -25,6 +25,8 @@ class Setting:
     decode: str = "auto"
     seconds: float = 4.0
     """Length of each load."""
+    models: int = 1
+    """So many share the GPU, at equal rates."""
 
 
 SETTINGS = {
@@ -39,6 +41,12 @@ SETTINGS = {
         ((PIXELS, 14_000), (PIXELS, 16_000), (PIXELS, 18_000), (JPEG, 10_000), (JPEG, 12_000)),
     ),
     "long": Setting("ten frontends, 30 s", 10, ((PIXELS, 15_000),) * 2, seconds=30.0),
+    "three": Setting(
+        "three models, ten frontends",
+        10,
+        ((PIXELS, 12_000), (PIXELS, 13_340), (PIXELS, 15_000)),
+        models=3,
+    ),
     "cpu": Setting("JPEGs decoded by ten frontends", 10, ((JPEG, 2_500), (JPEG, 3_500)), "cpu"),
 }
 
@@ -46,7 +54,7 @@ SETTINGS = {
 def configured(setting: Setting) -> dict[str, Any]:
     from benchmarks import gpu_figures as gpu
 
-    found = gpu.config(gpu.MODELS[:1])
+    found = gpu.config(gpu.MODELS[: setting.models])
     found["frontend"]["processes"] = setting.frontends
     for application in found["applications"]:
         application["input"]["decode"] = setting.decode
@@ -62,7 +70,8 @@ def shares(folder: Path, setting: Setting) -> Iterator[Figure]:
         server.wait(setting.frontends)
         for sent, rate in setting.rates:
             tensor = gpu.raw(0) if sent == PIXELS else gpu.encoded(0)
-            found = gpu.probe(server, [gpu.target(gpu.MODELS[0], tensor)], setting.seconds, rate)
+            targets = [gpu.target(model, tensor) for model in gpu.MODELS[: setting.models]]
+            found = gpu.probe(server, targets, setting.seconds, rate)
             name = f"{sent}, {rate:,} req/s, {setting.told}"
             yield Figure(f"{name}: good", found.worst, "share", gpu.GOOD)
             for quantile in ("p50", "p99"):
@@ -82,7 +91,8 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            given = (folder, gpu.MODELS[:1], configured(settings[0]), gpu.IMAGES)
+            most = max(settings, key=lambda each: each.models)
+            given = (folder, gpu.MODELS[: most.models], configured(most), gpu.IMAGES)
             pool.apply(prepare, given)
         for setting in settings[:1] if quick else settings:
             yield from shares(folder, setting)

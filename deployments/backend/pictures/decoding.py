@@ -176,14 +176,14 @@ def fit_or_refuse(
     """The fitted picture [height, width, 3], or a black one with the reason; `kept` are frames on
     the host."""
     try:
-        return np.array(fit(_pixels(encoded, kept), spec)), ""
+        return np.array(fit(_pixels(encoded, kept, spec), spec)), ""
     except BadRequestError as error:
         return np.zeros((spec.height, spec.width, 3), np.uint8), str(error)
 
 
-def _pixels(encoded: Encoded, kept: KeptFrames | None) -> Pixels:
+def _pixels(encoded: Encoded, kept: KeptFrames | None, spec: ImageSpec) -> Pixels:
     if not isinstance(encoded, KeptPicture):
-        return decode(encoded, PIXELS_MAX)
+        return decode(encoded, PIXELS_MAX, spec)
     known = None if kept is None else kept.get(encoded.frame)
     whole: Pixels = decode(data_of(encoded), PIXELS_MAX) if known is None else known[0]
     if kept is not None and known is None:

@@ -8,7 +8,7 @@ import numpy as np
 from fermata.clients.frames import PICTURES
 from fermata.clients.wire.errors import BadRequestError
 from fermata.deployments.models.model import Array, Card
-from fermata.deployments.models.pictures.decoding import decode, fit, write
+from fermata.deployments.models.pictures.decoding import decode_fitted, write
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.foundation.errors import ConfigError
 
@@ -51,10 +51,10 @@ class LabelledFolder:
             samples: Array = np.empty((len(part), *card.input_shape), card.input_dtype)
             for place, (path, _) in enumerate(part):
                 try:
-                    pixels = decode(path.read_bytes(), PIXELS_MAX)
+                    pixels = decode_fitted(path.read_bytes(), PIXELS_MAX, image)
                 except BadRequestError as error:
                     raise ConfigError(f"data={path}: {error}") from None
-                write(fit(pixels, image), image, samples[place])
+                write(pixels, image, samples[place])
             yield samples, np.array([classes[index] for _, index in part])
 
 

@@ -16,7 +16,7 @@ $(if $(COMPILED),$(eval export FERMATA_COMPILED := auto))
 SECONDS ?= 600
 DRAWS ?= 2000
 
-.PHONY: help serve models tools test unhurried soak live lint fuzz attack bench tournament compiled edge sbom audit clean
+.PHONY: help serve models bytecode tools test unhurried soak live lint fuzz attack bench tournament compiled edge sbom audit clean
 
 help:
 	@echo "make serve       set up, then serve deployments/local.yaml; CONFIG=FILE for another"
@@ -48,7 +48,12 @@ $(MODELS): $(READY) weights.txt
 
 models: $(MODELS)
 
-serve: $(NEEDS)
+# Each process of a server imports some 400 modules. Where PYTHONDONTWRITEBYTECODE is set it would
+# compile them first, every time: a router that has died is back twice as fast without that.
+bytecode: $(READY)
+	@$(BIN)/python -m compileall -q -j 0 $(notdir $(patsubst %/,%,$(wildcard fermata/*/))) benchmarks
+
+serve: $(NEEDS) bytecode
 	$(BIN)/fermata serve $(CONFIG)
 
 # Prometheus and Chromium, where they may be installed; what needs them is skipped where they are not.
@@ -61,13 +66,13 @@ tools:
 
 test: unhurried soak live
 
-unhurried: $(MODELS) tools $(if $(COMPILED),compiled)
+unhurried: $(MODELS) bytecode tools $(if $(COMPILED),compiled)
 	$(BIN)/python -m pytest -n 2 $(if $(LONG),-m 'not live and not soak')
 
-soak: $(MODELS)
+soak: $(MODELS) bytecode
 	$(SOAK)
 
-live: $(MODELS) tools
+live: $(MODELS) bytecode tools
 	$(LIVE)
 
 .NOTPARALLEL: test
@@ -87,10 +92,10 @@ fuzz: $(READY)
 	$(BIN)/python -m fermata.fault_simulator.fuzzing --seconds $$(($(SECONDS) / 2))
 
 # Ten attacks, one after the other; each is also a script of benchmarks/attacks.
-attack: $(READY)
+attack: $(READY) bytecode
 	$(BIN)/python -m benchmarks.attack $(if $(QUICK),--quick)
 
-bench: $(READY)
+bench: $(READY) bytecode
 	$(BIN)/python -m benchmarks.goodput $(if $(FULL),,--quick)
 	$(BIN)/python -m benchmarks.flat_top $(if $(FULL),,--quick)
 	$(BIN)/python -m benchmarks.core_speed $(if $(FULL),,--quick)

@@ -1,5 +1,6 @@
 """Starts a server for a benchmark, and stops it with all that it started, whatever happens."""
 
+import compileall
 import json
 import os
 import signal
@@ -164,6 +165,7 @@ def started(
     At the end all its processes get Ctrl-C, as in a terminal, or where not `together` the first
     alone, which then ends the others.
     """
+    _compile_sources()
     # Being told to end is no reason to leave a server behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryFile() as log:
@@ -185,6 +187,13 @@ def started(
             yield running
         finally:
             stop(running, together)
+
+
+def _compile_sources() -> None:
+    """Have processes start as installed ones do, also where Python must write no bytecode."""
+    for folder in (ROOT / "fermata").iterdir():
+        if folder.is_dir():
+            compileall.compile_dir(folder, quiet=2)
 
 
 def _wait(running: Running, ready: Any, log: Any, wait_s: float) -> None:

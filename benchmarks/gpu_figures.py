@@ -15,6 +15,7 @@ from benchmarks.figures import Figure
 from benchmarks.gpu_models import SHAPE, Offline, frames, need_gpu, pixels, prepare
 from benchmarks.gpu_server import SENDERS as SENDERS_ROLE
 from benchmarks.gpu_server import GpuServer, Spent
+from benchmarks.natives import with_natives
 from fermata.clients.frames import encode_jpeg
 from fermata.clients.load.arrivals import SendTimes, poisson
 from fermata.clients.load.ledger import OK, LoadLedger
@@ -33,8 +34,6 @@ from fermata.clients.wire.tensors import (
 )
 from fermata.deployments.backend.execution.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
-from fermata.deployments.frontend.edge.build import library_path
-from fermata.foundation.native import builds_folder, source_mark
 from fermata.foundation.units import ms, seconds
 
 MODELS = ("resnet50", "mobilenet_v3_large", "vit_b_16")
@@ -192,21 +191,13 @@ def config(models: Sequence[str], batch: int = BATCH, kernels: str = "auto") -> 
         }
         for model in models
     ]
-    return {
-        "applications": applications,
-        "frontend": {
-            "processes": FRONTENDS,
-            "edge": "native" if library_path().exists() else "grpc",
-        },
-        "backend": {"count": 1, "device": "cuda", "cpus": 1, "kernels": kernels},
-        "router": {"compiled": (builds_folder() / source_mark()).is_dir()},
-    }
-
-
-def say_natives(config: Mapping[str, Any]) -> None:
-    """Say what serves: `make edge` and `make compiled` build the faster parts."""
-    router = "compiled" if config["router"]["compiled"] else "interpreted"
-    say(f"  served by the {config['frontend']['edge']} edge and the {router} router")
+    return with_natives(
+        {
+            "applications": applications,
+            "frontend": {"processes": FRONTENDS},
+            "backend": {"count": 1, "device": "cuda", "cpus": 1, "kernels": kernels},
+        }
+    )
 
 
 def answers(server: HasGrpc, model: str, tensors: list[RawTensor]) -> Any:
@@ -287,9 +278,7 @@ def one_model(
     folder: Path, choice: Choice, offline: Offline, quick: bool, kernels: str
 ) -> Iterator[Figure]:
     model = MODELS[0]
-    given = config([model], kernels=kernels)
-    say_natives(given)
-    with GpuServer(folder, given) as server:
+    with GpuServer(folder, config([model], kernels=kernels)) as server:
         server.wait(FRONTENDS)
         yield from compare(
             "raw pixels", answers(server, model, [raw(n) for n in range(IMAGES)]), offline.raw

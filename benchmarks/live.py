@@ -22,6 +22,7 @@ from benchmarks.live_load import (
     watched,
 )
 from benchmarks.live_server import Running, fermata
+from benchmarks.natives import with_natives
 from benchmarks.plain_serve import Knobs, plain_serve
 from benchmarks.search import highest
 from fermata.clients.load.ledger import OK
@@ -107,7 +108,8 @@ def served_figures(seconds_s: float, tries: int, precision: float, probes: int) 
     half_rps = simulated_rps / 2
     half = scenario(half_rps)
     expected_idle = simulated_report(half, simulate(half)).idle_fraction
-    with fermata(router={"policy_options": SCENARIO["policy_options"]}) as server:
+    given = {"router": {"policy_options": SCENARIO["policy_options"]}}
+    with fermata(**with_natives(given)) as server:
         steady = watched(server, STEADY_RPS, seconds_s + 1)
         name = f"server CPU a request at {STEADY_RPS:,} req/s"
         cpu_us = steady.cpu_s / STEADY_RPS * 1e6

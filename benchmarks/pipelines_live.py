@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.calm import undisturbed
 from benchmarks.figures import Figure
 from benchmarks.live_server import Running, fermata
+from benchmarks.natives import with_natives
 from benchmarks.peer_servers.fan_out import CROP_BYTES, crop_count
 from benchmarks.search import highest
 from fermata.clients.load.arrivals import poisson, single
@@ -93,7 +94,7 @@ def server(name: str, **changes: Any) -> AbstractContextManager[Running]:
         "pipelines": [{**pipeline, "stages": stages}],
         "backend": backend,
     }
-    return fermata(**{**given, **changes})
+    return fermata(**with_natives({**given, **changes}))
 
 
 def slo_ms(name: str) -> float:

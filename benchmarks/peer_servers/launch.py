@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.http_load import HttpOptions, HttpSender, post
 from benchmarks.live_server import Running, fermata, started
+from benchmarks.natives import with_natives
 from benchmarks.peer_servers.knobs import HTTP, SPLIT, UNARY, Knobs
 from benchmarks.peer_servers.scenes import INPUT_BYTES, Scene
 from benchmarks.peer_servers.setup import VARIABLE, ModelSetup, Setup
@@ -248,7 +249,8 @@ def triton(venv: Venv, scene: Scene, knobs: Knobs) -> Iterator[Served]:
 def ours(scene: Scene) -> Iterator[Served]:
     """`fermata serve`: a backend is the only process on its GPU, so its lock is its own thread."""
     backend = {"count": scene.gpus, "device": "emulated", "cpus": 0.1}
-    with fermata(applications=scene.applications(), backend=backend) as running:
+    given = with_natives({"applications": scene.applications(), "backend": backend})
+    with fermata(**given) as running:
         options = SenderOptions(running.address, STREAMS)
         yield Served(options, Sender, _targets(scene, (INPUT_BYTES,), timeout=True))
 

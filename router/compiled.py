@@ -62,7 +62,7 @@ INTERPRETED = {
 }
 """By path or name: modules that stay as they are, and why."""
 OPTIMISE = "-O1"
-"""Higher levels take longer to compile; whether they make a faster router was not measured."""
+"""Higher levels take longer to compile, and made no faster core (`benchmarks/core_drive.py`)."""
 FLAGS = (OPTIMISE, "-w", "-fPIC", "-fwrapv", "-DNDEBUG")
 MYPY = ("--config-file=", "--ignore-missing-imports", "--disable-error-code=import-untyped")
 """An image has no stubs of the libraries that are called now and then."""

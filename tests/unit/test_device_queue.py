@@ -1,5 +1,6 @@
 """Batches of all models of a process share one queue of their device."""
 
+import itertools
 import threading
 from types import SimpleNamespace
 
@@ -28,6 +29,15 @@ def test_models_of_one_device_run_on_one_stream_in_turn() -> None:
 
 def test_devices_do_not_wait_for_one_another() -> None:
     assert device_queue(played(0)).stream is not device_queue(played(1)).stream
+
+
+def test_no_other_stream_is_the_one_that_runs_batches() -> None:
+    # torch has a few streams, and gives them out again in turn: what is captured on the one that
+    # runs batches would hold those of other models, and these would fail.
+    handed = itertools.cycle(range(32))
+    torch = SimpleNamespace(cuda=SimpleNamespace(Stream=handed.__next__, current_device=lambda: 0))
+    queue = device_queue(torch)
+    assert queue.stream not in [queue.beside() for _ in range(100)]
 
 
 def test_models_that_are_loaded_at_once_share_it_too() -> None:

@@ -2,12 +2,13 @@
 
 import itertools
 import threading
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 
 from fermata.deployments.backend.execution import device_queue as queues
-from fermata.deployments.backend.execution.device_queue import device_queue
+from fermata.deployments.backend.execution.device_queue import POOL, device_queue
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +32,34 @@ def test_devices_do_not_wait_for_one_another() -> None:
     assert device_queue(played(0)).stream is not device_queue(played(1)).stream
 
 
+@dataclass(frozen=True)
+class Stream:
+    """One of those that torch gives out in turn."""
+
+    number: int
+
+
+def in_turn() -> SimpleNamespace:
+    numbers = itertools.cycle(range(POOL))
+    return SimpleNamespace(
+        cuda=SimpleNamespace(Stream=lambda: Stream(next(numbers)), current_device=lambda: 0)
+    )
+
+
 def test_no_other_stream_is_the_one_that_runs_batches() -> None:
-    # torch has a few streams, and gives them out again in turn: what is captured on the one that
-    # runs batches would hold those of other models, and these would fail.
-    handed = itertools.cycle(range(32))
-    torch = SimpleNamespace(cuda=SimpleNamespace(Stream=handed.__next__, current_device=lambda: 0))
-    queue = device_queue(torch)
+    # What is captured there would hold batches of other models, and these would fail.
+    queue = device_queue(in_turn())
     assert queue.stream not in [queue.beside() for _ in range(100)]
+
+
+def test_streams_in_use_are_given_to_nobody_else_while_there_are_others() -> None:
+    queue = device_queue(in_turn())
+    kept = [queue.beside() for _ in range(20)]
+    for _ in range(100):
+        assert queue.beside() not in kept
+    kept += [queue.beside() for _ in range(11)]
+    assert len(set(kept)) == POOL - 1
+    assert queue.beside() in kept
 
 
 def test_models_that_are_loaded_at_once_share_it_too() -> None:

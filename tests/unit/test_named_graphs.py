@@ -179,6 +179,12 @@ def test_graphs_keep_the_constants_that_they_read() -> None:
     assert [0, 1, 2] in [each.tolist() for each in held]
 
 
+def test_graphs_keep_the_stream_whose_workspace_they_use() -> None:
+    runner = NamedGraphRunner(network(), 2, INPUTS)
+    side = runner.open_stream()
+    assert runner.capture(2, None, stream=side).stream is side
+
+
 def test_one_input_is_taken_without_its_name() -> None:
     inputs = INPUTS[:1]
     runner = Replays(network(lambda left: (left, -left), inputs), 4, inputs)

@@ -5,11 +5,14 @@ before: their run times would hold part of one another's, and the router plans w
 """
 
 import threading
+import weakref
 from typing import Any
 
 QUEUES: dict[int, "DeviceQueue"] = {}
 """By device."""
 OPENING = threading.Lock()
+POOL = 32
+"""Streams that torch has; it gives them out again in turn."""
 
 
 class DeviceQueue:
@@ -24,6 +27,8 @@ class DeviceQueue:
         """Held for a moment: answers do not wait for another batch to be launched."""
         self.flying = 0
         """Batches launched whose answers have not been taken."""
+        self.used: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Streams beside, for as long as somebody has them."""
 
     def took_off(self) -> None:
         with self.counting:
@@ -34,12 +39,24 @@ class DeviceQueue:
             self.flying -= 1
 
     def beside(self) -> Any:
-        """Another stream. torch has 32, and gives them out again in turn, this one among them: a
-        capture on it would take in the batches of all models."""
-        stream = self.torch.cuda.Stream()
-        while stream == self.stream:
-            stream = self.torch.cuda.Stream()
-        return stream
+        """Another stream, which nobody else uses as long as there is one.
+
+        A capture on the one that runs batches would take in those of all models. Whatever runs on
+        the stream that a graph was captured on writes to the graph's workspace.
+        """
+        with OPENING:
+            others = []
+            for _ in range(POOL):
+                stream = self.torch.cuda.Stream()
+                if stream == self.stream:
+                    continue
+                if stream not in self.used:
+                    break
+                others.append(stream)
+            else:
+                stream = others[0]
+            self.used.add(stream)
+            return stream
 
 
 def device_queue(torch: Any) -> DeviceQueue:

@@ -260,7 +260,7 @@ class GraphRunner:
                     raise
                 raise CaptureError(str(error).splitlines()[0], outputs) from None
         stream.synchronize()
-        return CapturedGraph(graph, captured, way, compute)
+        return CapturedGraph(graph, captured, way, compute, stream)
 
     def _recording(self, size: int) -> Callable[..., Sequence[Tensor]]:
         """The network at one size; CaptureError where it looks at its values."""

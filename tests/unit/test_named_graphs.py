@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 import torch
 
 from fermata.deployments.backend import model_store
-from fermata.deployments.backend.execution import graphs
+from fermata.deployments.backend.execution import device_queue, graphs
 from fermata.deployments.backend.execution.captured import PLAIN, CapturedGraph, CaptureError
 from fermata.deployments.backend.execution.graphs import GraphRunner
 from fermata.deployments.backend.execution.named_graphs import NamedGraphRunner, can_be_captured
@@ -123,6 +123,7 @@ def network(forward: Any = None, inputs: tuple[TensorSpec, ...] = INPUTS) -> Nam
 @pytest.fixture(autouse=True)
 def _played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "import_module", lambda _: Played())
+    monkeypatch.setattr(device_queue, "QUEUES", {})
 
 
 def item(number: int) -> dict[str, Any]:
@@ -148,6 +149,25 @@ def test_batches_in_flight_do_not_disturb_each_other() -> None:
     assert [float(each.outputs()["total"][0]) for each in flights] == [0, 111, 222, 333, 444]
 
 
+def test_answers_do_not_wait_while_another_model_launches() -> None:
+    one, other = Replays(network(), 2, INPUTS), Replays(network(), 2, INPUTS)
+    flight = one.launch(one.stage([item(1)]))
+    found: list[Any] = []
+    taker = threading.Thread(target=lambda: found.append(flight.outputs()), daemon=True)
+    with other.launching:
+        taker.start()
+        taker.join(10)
+        assert [each["total"].tolist() for each in found] == [[111.0]]
+
+
+def test_a_batch_of_any_model_keeps_the_device_busy() -> None:
+    one, other = Replays(network(), 2, INPUTS), Replays(network(), 2, INPUTS)
+    flight = one.launch(one.stage([item(1)]))
+    assert (one.flying, other.flying) == (1, 1)
+    flight.outputs()
+    assert (one.flying, other.flying) == (0, 0)
+
+
 def test_graphs_keep_the_constants_that_they_read() -> None:
     def forward(left: Any, right: Any) -> Any:
         # Computed from shapes alone, so that recording is all that holds it.
@@ -157,6 +177,12 @@ def test_graphs_keep_the_constants_that_they_read() -> None:
     runner.recorded = True
     held = runner.capture(2, None).network.state_dict().values()
     assert [0, 1, 2] in [each.tolist() for each in held]
+
+
+def test_graphs_keep_the_stream_whose_workspace_they_use() -> None:
+    runner = NamedGraphRunner(network(), 2, INPUTS)
+    side = runner.open_stream()
+    assert runner.capture(2, None, stream=side).stream is side
 
 
 def test_one_input_is_taken_without_its_name() -> None:

@@ -1,10 +1,11 @@
 """From a configuration to what frontends offer and backends load."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fermata.deployments.config.deployment import BackendConfig, read_config
+from fermata.deployments.config.deployment import BackendConfig, load_config, read_config
 from fermata.deployments.config.resolve import (
     check_cpus,
     check_gpus,
@@ -16,6 +17,7 @@ from fermata.deployments.config.served.registry import registry
 from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
 
+DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 DIGITS = {"name": "small", "model": "digits:small"}
 
 
@@ -119,3 +121,8 @@ def test_as_many_cpu_cores_as_there_are_do() -> None:
     check_cpus(with_cpus(backend={"count": 2, "cpus": 0.9}), 2.0)
     check_cpus(with_cpus(backend={"count": 18, "cpus": 0.1}), 2.0)
     check_cpus(with_cpus(), 2.0)
+
+
+@pytest.mark.parametrize("file", sorted(DEPLOYMENTS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_two_cpu_cores_suffice_for_each_deployment_that_comes_along(file: Path) -> None:
+    check_cpus(load_config(file), 2.0)

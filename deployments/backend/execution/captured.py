@@ -42,6 +42,8 @@ class CapturedGraph:
     """Kind of its kernels."""
     network: Any = None
     """The network that was captured: each launch reads its constants, so they must live on."""
+    stream: Any = None
+    """Where it was captured: each launch uses the workspace of that stream."""
 
 
 class CaptureError(ServingError):

@@ -85,13 +85,11 @@ class GraphRunner:
                     weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         # Copies are short, and so is the decoding of pictures: neither waits for a whole batch.
         self.copying = torch.cuda.Stream(priority=-1)
-        shared = device_queue(torch)
-        self.running = shared.stream
-        self.launching = shared.launching
-        self.capturing = torch.cuda.Stream()
+        self.shared = device_queue(torch)
+        self.running = self.shared.stream
+        self.launching = self.shared.launching
+        self.capturing = self.open_stream()
         """Other models may be served meanwhile, so not the one that runs batches."""
-        self.flying = 0
-        """Batches launched whose answers have not been taken."""
         self.served: dict[int, int] = {}
         """Batches launched, by the captured size that they ran at."""
         self.closed = False
@@ -113,6 +111,11 @@ class GraphRunner:
     def _signature(self, dtype: str) -> list[tuple[tuple[int, ...], str]]:
         card = self.model.card
         return [(card.input_shape, dtype or card.input_dtype)]
+
+    @property
+    def flying(self) -> int:
+        """Batches on the device, of whatever model, whose answers have not been taken."""
+        return self.shared.flying
 
     @property
     def room(self) -> int:
@@ -257,7 +260,7 @@ class GraphRunner:
                     raise
                 raise CaptureError(str(error).splitlines()[0], outputs) from None
         stream.synchronize()
-        return CapturedGraph(graph, captured, way, compute)
+        return CapturedGraph(graph, captured, way, compute, stream)
 
     def _recording(self, size: int) -> Callable[..., Sequence[Tensor]]:
         """The network at one size; CaptureError where it looks at its values."""
@@ -306,7 +309,7 @@ class GraphRunner:
 
     def open_stream(self) -> Any:
         """A stream beside the one that serves."""
-        return self.torch.cuda.Stream()
+        return self.shared.beside()
 
     def open_pool(self) -> Any:
         """Memory for graphs that may run beside those of other pools."""
@@ -425,7 +428,7 @@ class GraphRunner:
                 for answers, output in zip(buffer.answers, outputs, strict=True):
                     answers[:size].copy_(output[:size], non_blocking=True)
                 buffer.ended.record()
-                self.flying += 1
+                self.shared.took_off()
         except BaseException:
             # Its kernels may still read the inputs.
             with suppress(RuntimeError):
@@ -435,8 +438,7 @@ class GraphRunner:
             raise
 
         def land() -> None:
-            with self.launching:
-                self.flying -= 1
+            self.shared.landed()
             self._take_back(staged)
             self.buffers.put(buffer)
 

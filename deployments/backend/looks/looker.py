@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.frames import encode_jpeg
+from fermata.deployments.backend.execution.device_queue import device_queue
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,
@@ -51,8 +52,8 @@ class Looker:
         # On this thread, for which it sets the number of cores.
         open_faiss()
         if self.torch is not None:
-            # Priority 0, that of batches, is the lowest that there is.
-            self.stream = self.torch.cuda.Stream(priority=0)
+            # Its priority, that of batches, is the lowest that there is.
+            self.stream = device_queue(self.torch).beside()
         for application, look in self.looks.items():
             before = self._device_bytes()
             if self.torch is not None and look.picture is not None:

@@ -14,7 +14,7 @@ from fermata.deployments.backend.pictures.cutting import cut_all
 from fermata.deployments.backend.pictures.device_fitting import fit_all, fits_on_device
 from fermata.deployments.backend.pictures.kept_frames import KeptFrames
 from fermata.deployments.models.pictures.cuts import cut_out
-from fermata.deployments.models.pictures.decoding import Pixels, decode, fit
+from fermata.deployments.models.pictures.decoding import Pixels, decode, decode_fitted, fit
 from fermata.deployments.specs.served_model import ImageSpec
 
 Tensor = Any
@@ -176,14 +176,18 @@ def fit_or_refuse(
     """The fitted picture [height, width, 3], or a black one with the reason; `kept` are frames on
     the host."""
     try:
-        return np.array(fit(_pixels(encoded, kept, spec), spec)), ""
+        return np.array(_fitted(encoded, spec, kept)), ""
     except BadRequestError as error:
         return np.zeros((spec.height, spec.width, 3), np.uint8), str(error)
 
 
-def _pixels(encoded: Encoded, kept: KeptFrames | None, spec: ImageSpec) -> Pixels:
-    if not isinstance(encoded, KeptPicture):
-        return decode(encoded, PIXELS_MAX, spec)
+def _fitted(encoded: Encoded, spec: ImageSpec, kept: KeptFrames | None) -> Pixels:
+    if isinstance(encoded, KeptPicture):
+        return fit(_pixels(encoded, kept), spec)
+    return decode_fitted(encoded, PIXELS_MAX, spec)
+
+
+def _pixels(encoded: KeptPicture, kept: KeptFrames | None) -> Pixels:
     known = None if kept is None else kept.get(encoded.frame)
     whole: Pixels = decode(data_of(encoded), PIXELS_MAX) if known is None else known[0]
     if kept is not None and known is None:

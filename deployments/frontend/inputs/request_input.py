@@ -18,7 +18,14 @@ from fermata.clients.wire.tensors import (
     to_array,
 )
 from fermata.deployments.models.pictures.cuts import cut_out
-from fermata.deployments.models.pictures.decoding import Pixels, check_pixels, decode, fit, write
+from fermata.deployments.models.pictures.decoding import (
+    Pixels,
+    check_pixels,
+    decode,
+    decode_fitted,
+    fit,
+    write,
+)
 from fermata.deployments.models.pictures.jpeg_header import baseline_size
 from fermata.deployments.specs.served_model import ImageSpec, ServedModel, TensorSpec
 from fermata.router.links.messages import CUT, PackedTensors, Payload
@@ -248,7 +255,7 @@ class RequestInput:
         if model.sides:
             out[...] = self.pixels(pixels_max)
         elif model.image is not None:
-            write(fit(self.pixels(pixels_max, model.image), model.image), model.image, out)
+            write(self._fitted(pixels_max, model.image), model.image, out)
         else:
             assert model.read is not None
             try:
@@ -258,17 +265,18 @@ class RequestInput:
             assert made.shape == out.shape, f"{model.name} read {made.shape}, not {out.shape}"
             out[...] = made
 
-    def pixels(self, pixels_max: int, spec: ImageSpec | None = None) -> Pixels:
-        """The client's picture, decoded; BadRequestError where it is broken or too large.
+    def _fitted(self, pixels_max: int, spec: ImageSpec) -> Pixels:
+        """The client's picture at the size of the model's input; raises as `pixels` does."""
+        if self.tensor.datatype == "BYTES" and self.cut is None:
+            return decode_fitted(split_bytes(self.tensor.data)[0], pixels_max, spec)
+        return fit(self.pixels(pixels_max), spec)
 
-        It may be smaller than that was, if it is to be fitted to a `spec`.
-        """
+    def pixels(self, pixels_max: int) -> Pixels:
+        """The client's picture, decoded; BadRequestError where it is broken or too large."""
         tensor = self.tensor
         if tensor.datatype == "BYTES":
-            data = split_bytes(tensor.data)[0]
-            if self.cut is None:
-                return decode(data, pixels_max, spec)
-            return cut_out(decode(data, pixels_max), self.cut.box)
+            whole = decode(split_bytes(tensor.data)[0], pixels_max)
+            return whole if self.cut is None else cut_out(whole, self.cut.box)
         pixels = to_array(tensor)[0] if self.batched else to_array(tensor)
         height, width, _ = pixels.shape
         check_pixels(height, width, pixels_max)

@@ -2,7 +2,7 @@
 
 import io
 import math
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,20 +35,29 @@ PIXEL_BYTES_MAX = 24
 Image.MAX_IMAGE_PIXELS = None
 
 
+class Decoded(NamedTuple):
+    """A picture that may be decoded at a part of its size."""
+
+    pixels: Pixels
+    height: float
+    """Rows that are the picture's: of the last one a part may be, and the rest is padding."""
+    width: float
+
+
 def decode_fitted(data: bytes, pixels_max: int, spec: ImageSpec) -> Pixels:
     """Decode a picture to the size of the model's input; BadRequestError as for `decode`."""
-    return fit(decode(data, pixels_max, spec), spec)
+    if simplejpeg is None or not data.startswith(JPEG_MAGIC):
+        return fit(decode(data, pixels_max), spec)
+    return _fit_decoded(decode_part(data, pixels_max, spec), spec)
 
 
-def decode(data: bytes, pixels_max: int, spec: ImageSpec | None = None) -> Pixels:
-    """Decode a picture to rows x columns x 3; BadRequestError if it is broken or too large.
-
-    With a `spec` it may be smaller than it was sent, as long as it is to be scaled down to that.
-    """
+def decode(data: bytes, pixels_max: int) -> Pixels:
+    """Decode a picture to rows x columns x 3; BadRequestError if it is broken or too large."""
     if data.startswith(JPEG_MAGIC):
         _check_scans(data)
         if simplejpeg is not None:
-            return _decode_jpeg(data, pixels_max, spec)
+            _check_jpeg(data, pixels_max)
+            return _decode_jpeg(data)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             check_pixels(image.height, image.width, pixels_max)
@@ -75,15 +84,28 @@ def _check_scans(data: bytes) -> None:
         )
 
 
-def _decode_jpeg(data: bytes, pixels_max: int, spec: ImageSpec | None) -> Pixels:
+def decode_part(data: bytes, pixels_max: int, spec: ImageSpec) -> Decoded:
+    """A JPEG at the smallest part of its size that is still to be scaled down, if at all."""
+    _check_scans(data)
+    height, width = _check_jpeg(data, pixels_max)
+    part = _part_that_suffices(height, width, spec)
+    # Blocks of a JPEG come out at an eighth of their size or more, with less arithmetic, and there
+    # are fewer pixels to scale then. libjpeg rounds up.
+    pixels = _decode_jpeg(data, -(-height // part), -(-width // part))
+    return Decoded(pixels, height / part, width / part)
+
+
+def _check_jpeg(data: bytes, pixels_max: int) -> tuple[int, int]:
+    """(height, width) of a JPEG that is not too large."""
     height, width = _jpeg_size(data)
     check_pixels(height, width, pixels_max)
-    part = 1 if spec is None else _part_that_suffices(height, width, spec)
+    return height, width
+
+
+def _decode_jpeg(data: bytes, height_min: int = 0, width_min: int = 0) -> Pixels:
     try:
-        # Blocks of a JPEG come out at an eighth of their size or more, with less arithmetic, and
-        # there are fewer pixels to scale then. libjpeg rounds up.
         pixels: Pixels = simplejpeg.decode_jpeg(
-            data, "RGB", min_height=-(-height // part), min_width=-(-width // part)
+            data, "RGB", min_height=height_min, min_width=width_min
         )
     except ValueError as error:
         raise BadRequestError(
@@ -144,6 +166,11 @@ def decode_square(data: bytes, pixels_max: int, side: int, how: str) -> Pixels:
 
 def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
     """The picture at the size of the model's input, rows x columns x 3."""
+    return _fit_decoded(Decoded(pixels, *pixels.shape[:2]), spec)
+
+
+def _fit_decoded(decoded: Decoded, spec: ImageSpec) -> Pixels:
+    pixels, height, width = decoded
     if spec.fit == "centre":
         return centre_square(pixels, spec.height).transpose(1, 2, 0)
     if spec.fit == "whole":
@@ -152,13 +179,12 @@ def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
         return fit_page(pixels, spec.height)
     if spec.fit == "line":
         return fit_line(pixels, spec.height, spec.width)
-    height, width = pixels.shape[:2]
     size = (spec.width, spec.height)
     how = Image.Resampling.BICUBIC if spec.bicubic else Image.Resampling.BILINEAR
     if spec.fit == "stretch":
         if (width, height) == size:
             return pixels
-        return np.asarray(Image.fromarray(pixels).resize(size, how))
+        return np.asarray(Image.fromarray(pixels).resize(size, how, box=(0, 0, width, height)))
     # As torchvision does: the longer side rounded down, the corner rounded to even. But only the
     # visible part is scaled: the whole of 4000x1 pixels would be a million wide.
     short = max(spec.resize, spec.height, spec.width)
@@ -169,7 +195,7 @@ def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
     return np.asarray(image.resize(size, how, box=(left, top, right, bottom)))
 
 
-def _middle(length: int, scaled: int, wanted: int) -> tuple[slice, float, float]:
+def _middle(length: float, scaled: int, wanted: int) -> tuple[slice, float, float]:
     """The pixels that fill the `wanted` ones in the middle when `length` is scaled to `scaled`.
 
     Returns a slice of them, and the begin and end of the visible part inside it.
@@ -180,7 +206,7 @@ def _middle(length: int, scaled: int, wanted: int) -> tuple[slice, float, float]
     # Bicubic scaling reads two scaled pixels to either side.
     margin = 2 * max(scale, 1.0) + 1
     first = max(0, math.floor(begin - margin))
-    last = min(length, math.ceil(end + margin))
+    last = math.ceil(min(length, end + margin))
     return slice(first, last), begin - first, min(end, length) - first
 
 

@@ -32,7 +32,7 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.backend.execution.captured import PLAIN
+from fermata.deployments.backend.execution.cuda.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.foundation.units import ms, seconds
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.frames import encode_jpeg
-from fermata.deployments.backend.execution.captured import PLAIN
-from fermata.deployments.backend.execution.runner import innermost
+from fermata.deployments.backend.execution.cuda.captured import PLAIN
+from fermata.deployments.backend.execution.runners.runner import innermost
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError

@@ -25,7 +25,7 @@ from benchmarks.gpu_figures import (
 )
 from benchmarks.gpu_models import choose_kernels, seed, seed_files
 from benchmarks.gpu_server import GpuServer
-from fermata.deployments.backend.execution.captured import PLAIN
+from fermata.deployments.backend.execution.cuda.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.models.cache import cache_folder
 from fermata.foundation.logs import LOG

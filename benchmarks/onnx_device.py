@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks.figures import Figure, run_parts
 from fermata.deployments.backend.execution.flights import OwnRun
-from fermata.deployments.backend.execution.named import NamedRunner
 from fermata.deployments.backend.execution.onnx_models import largest_difference, on_device
-from fermata.deployments.backend.execution.runner import PlainRunner, innermost
+from fermata.deployments.backend.execution.runners.named import NamedRunner
+from fermata.deployments.backend.execution.runners.runner import PlainRunner, innermost
 from fermata.deployments.backend.loaders import load_runner, pick_device
 from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.models.model import Card, TorchModel

@@ -20,9 +20,9 @@ from benchmarks.pipelines_roles import (
     decoded,
     on_wire,
 )
-from fermata.deployments.backend.execution.captured import Staged
-from fermata.deployments.backend.execution.finite import FiniteRunner, NonFiniteCounts
+from fermata.deployments.backend.execution.cuda.captured import Staged
 from fermata.deployments.backend.execution.flights import OwnRun
+from fermata.deployments.backend.execution.runners.finite import FiniteRunner, NonFiniteCounts
 from fermata.deployments.backend.frontends import FrontendPeer
 from fermata.deployments.backend.pictures.cutting import Kernels
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder

@@ -11,7 +11,7 @@ import numpy as np
 
 from fermata.deployments.backend.batch_pipeline import PipelineJob
 from fermata.deployments.backend.execution.executor import BatchOutcome
-from fermata.deployments.backend.execution.runner import PlainRunner, Runner
+from fermata.deployments.backend.execution.runners.runner import PlainRunner, Runner
 from fermata.deployments.backend.execution.tensors import Array, Item, copy_of
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings

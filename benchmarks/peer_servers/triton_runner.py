@@ -8,7 +8,7 @@ import numpy as np
 import triton_python_backend_utils as triton
 
 from benchmarks.peer_servers.setup import VARIABLE
-from fermata.deployments.backend.execution.runner import innermost
+from fermata.deployments.backend.execution.runners.runner import innermost
 from fermata.deployments.backend.kernels.background import builds_of
 from fermata.deployments.backend.kernels.choice import load_choice
 from fermata.deployments.backend.kernels.tuning import KernelTuner

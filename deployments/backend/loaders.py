@@ -11,7 +11,6 @@ import numpy as np
 
 from fermata.deployments.backend.execution.emulated import EmulatedModel
 from fermata.deployments.backend.execution.emulated_gpu import EmulatedGpu
-from fermata.deployments.backend.execution.named import NamedRunner, sample_items
 from fermata.deployments.backend.execution.onnx_models import open_onnx_model
 from fermata.deployments.backend.execution.out_of_memory import (
     NoRoomError,
@@ -20,9 +19,10 @@ from fermata.deployments.backend.execution.out_of_memory import (
     release_memory,
 )
 from fermata.deployments.backend.execution.pace import Pace
-from fermata.deployments.backend.execution.padding import PaddingRunner, find_cuts
-from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
-from fermata.deployments.backend.execution.sequences import SequenceRunner
+from fermata.deployments.backend.execution.runners.named import NamedRunner, sample_items
+from fermata.deployments.backend.execution.runners.padding import PaddingRunner, find_cuts
+from fermata.deployments.backend.execution.runners.runner import FittingRunner, PlainRunner, Runner
+from fermata.deployments.backend.execution.runners.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
 from fermata.deployments.backend.execution.warm_outputs import (
     RowShapes,
@@ -365,7 +365,7 @@ def _make_runner(spec: ModelSpec, model: Model, device: str, pace: Pace | None) 
         return NamedRunner(model, spec.batch_size_max, inputs)
     dtype = held_as(spec.input_dtype) if spec.input_dtype else ""
     if device == "cuda" and isinstance(model, TorchModel) and -1 not in card.input_shape:
-        from fermata.deployments.backend.execution.graphs import GraphRunner
+        from fermata.deployments.backend.execution.cuda.graphs import GraphRunner
 
         return GraphRunner(model, spec.batch_size_max, dtype, pace=pace)
     shape = None if -1 in card.input_shape else card.input_shape
@@ -374,8 +374,8 @@ def _make_runner(spec: ModelSpec, model: Model, device: str, pace: Pace | None) 
 
 def _named_on_gpu(spec: ModelSpec, model: NamedNetwork, pace: Pace | None) -> Runner:
     """The runner of a network with named tensors: from CUDA graphs, where its inputs are fixed."""
-    from fermata.deployments.backend.execution.captured import CaptureError
-    from fermata.deployments.backend.execution.named_graphs import (
+    from fermata.deployments.backend.execution.cuda.captured import CaptureError
+    from fermata.deployments.backend.execution.cuda.named_graphs import (
         NamedGraphRunner,
         can_be_captured,
     )

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from fermata.deployments.backend.execution.finite import NonFiniteCounts
+from fermata.deployments.backend.execution.runners.finite import NonFiniteCounts
 from fermata.deployments.backend.gpu_meter import GpuMeter
 from fermata.deployments.metrics.process_stats import resident_bytes
 from fermata.foundation.logs import LOG, fields

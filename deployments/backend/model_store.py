@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from fermata.deployments.backend.execution.finite import FiniteRunner, NonFiniteCounts
-from fermata.deployments.backend.execution.graphs import GraphRunner
+from fermata.deployments.backend.execution.cuda.graphs import GraphRunner
 from fermata.deployments.backend.execution.pace import Pace
-from fermata.deployments.backend.execution.runner import PlainRunner, Runner, innermost
+from fermata.deployments.backend.execution.runners.finite import FiniteRunner, NonFiniteCounts
+from fermata.deployments.backend.execution.runners.runner import PlainRunner, Runner, innermost
 from fermata.deployments.backend.execution.tensors import Array, Outputs
 from fermata.deployments.backend.host_memory import host_memory
 from fermata.deployments.backend.kernels.background import BackgroundTuning

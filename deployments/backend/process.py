@@ -22,9 +22,14 @@ from fermata.deployments.backend.execution.executor import (
     keeps_state,
     request_outputs,
 )
-from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost, runs_in
+from fermata.deployments.backend.execution.runners.runner import (
+    Runner,
+    RunnerStore,
+    innermost,
+    runs_in,
+)
+from fermata.deployments.backend.execution.runners.sequences import SequenceRunner
 from fermata.deployments.backend.execution.segments import Segments
-from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import (
     InputError,
     Item,

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fermata.deployments.backend.execution.ladder import powers_of_two
-from fermata.deployments.backend.execution.named import sample_items
+from fermata.deployments.backend.execution.cuda.ladder import powers_of_two
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,
     release_memory,
 )
-from fermata.deployments.backend.execution.runner import Runner, innermost
+from fermata.deployments.backend.execution.runners.named import sample_items
+from fermata.deployments.backend.execution.runners.runner import Runner, innermost
 from fermata.deployments.backend.execution.tensors import Item, held_as
 from fermata.deployments.models.cache import cached
 from fermata.deployments.models.catalog import FAMILIES

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fermata.deployments.backend.device import run_small_kernel
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.execution.tensors import Item, Outputs, copy_of
 from fermata.deployments.models.model import Card
 from fermata.deployments.specs.backend import ModelSpec

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost
-from fermata.deployments.backend.execution.sequences import SequenceRunner
+from fermata.deployments.backend.execution.runners.runner import Runner, RunnerStore, innermost
+from fermata.deployments.backend.execution.runners.sequences import SequenceRunner
 from fermata.deployments.backend.isolation.model import down, isolated
 from fermata.deployments.backend.meter import FailureReasons
 from fermata.foundation.logs import LOG, fields

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fermata.deployments.backend.execution.runner import Runner
-from fermata.deployments.backend.execution.sequences import SequenceRunner
+from fermata.deployments.backend.execution.runners.runner import Runner
+from fermata.deployments.backend.execution.runners.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array
 from fermata.deployments.specs.served_model import (
     CONTROLS,

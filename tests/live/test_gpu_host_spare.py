@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fermata.deployments.backend.execution.graphs import GraphRunner
-from fermata.deployments.backend.execution.ladder import captured_sizes
-from fermata.deployments.backend.execution.runner import innermost
+from fermata.deployments.backend.execution.cuda.graphs import GraphRunner
+from fermata.deployments.backend.execution.cuda.ladder import captured_sizes
+from fermata.deployments.backend.execution.runners.runner import innermost
 from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.specs.backend import ModelSpec, StoreOptions
 

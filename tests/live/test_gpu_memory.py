@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from fermata.deployments.backend.execution.cuda.graphs import STAGED, GraphRunner
 from fermata.deployments.backend.execution.executor import INLINE_BYTES, BatchOutcome, Executor
-from fermata.deployments.backend.execution.graphs import STAGED, GraphRunner
 from fermata.deployments.backend.execution.out_of_memory import NoRoomError, release_memory
 from fermata.deployments.backend.loaders import load_runner
 from fermata.deployments.backend.memory_budget import MemoryBudget

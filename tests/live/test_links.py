@@ -17,7 +17,7 @@ from snapshots import snapshot
 from fermata.deployments.backend.execution.emulated import EmulatedModel
 from fermata.deployments.backend.execution.emulated_gpu import EmulatedGpu
 from fermata.deployments.backend.execution.executor import tune
-from fermata.deployments.backend.execution.runner import PlainRunner, Runner, RunnerStore
+from fermata.deployments.backend.execution.runners.runner import PlainRunner, Runner, RunnerStore
 from fermata.deployments.backend.process import BackendProcess, UnfitError
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.foundation.units import ms, seconds

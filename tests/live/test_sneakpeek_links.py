@@ -13,8 +13,8 @@ pytest.importorskip("faiss")
 from served import ROOT, wait_until
 
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
-from fermata.deployments.backend.execution.finite import FiniteRunner
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runners.finite import FiniteRunner
+from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("uvloop")
 from test_links import inline, run, served, until
 
-from fermata.deployments.backend.execution.runner import PlainRunner, Runner
+from fermata.deployments.backend.execution.runners.runner import PlainRunner, Runner
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Place

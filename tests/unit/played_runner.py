@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fermata.deployments.backend.execution.captured import PLAIN, CapturedGraph
+from fermata.deployments.backend.execution.cuda.captured import PLAIN, CapturedGraph
 from fermata.deployments.models.model import Card, TorchModel
 
 

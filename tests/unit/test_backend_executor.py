@@ -9,7 +9,7 @@ import pytest
 from fermata.deployments.backend.execution.emulated import EmulatedModel
 from fermata.deployments.backend.execution.emulated_gpu import EmulatedGpu
 from fermata.deployments.backend.execution.executor import BatchOutcome, Executor
-from fermata.deployments.backend.execution.runner import PlainRunner
+from fermata.deployments.backend.execution.runners.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import Array
 
 BAD = 13

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fermata.deployments.backend.execution.executor import BatchOutcome, Executor, refusals
-from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner
+from fermata.deployments.backend.execution.runners.runner import FittingRunner, PlainRunner
 from fermata.deployments.backend.execution.tensors import Array, RowItems
 from fermata.deployments.backend.pictures.picture_runner import StagedPictures
 from fermata.foundation.units import ms

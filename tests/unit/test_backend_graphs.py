@@ -4,7 +4,7 @@ from statistics import mean
 
 import pytest
 
-from fermata.deployments.backend.execution.ladder import (
+from fermata.deployments.backend.execution.cuda.ladder import (
     LADDER,
     capture_order,
     captured_sizes,

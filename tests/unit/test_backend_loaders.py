@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fermata.deployments.backend.execution.out_of_memory import NoRoomError
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, InputError
 from fermata.deployments.backend.loaders import load_runner, pick_device
 from fermata.deployments.backend.memory_budget import MemoryBudget

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.execution.runner import PlainRunner, Runner
+from fermata.deployments.backend.execution.runners.runner import PlainRunner, Runner
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 

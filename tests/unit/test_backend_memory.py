@@ -10,7 +10,7 @@ import pytest
 from fermata.deployments.backend.batch_pipeline import BatchPipeline
 from fermata.deployments.backend.execution.executor import BatchOutcome, Executor, run_or_halve
 from fermata.deployments.backend.execution.out_of_memory import NoRoomError, is_out_of_memory
-from fermata.deployments.backend.execution.runner import PlainRunner
+from fermata.deployments.backend.execution.runners.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import Array
 from fermata.deployments.backend.limits import BatchLimits
 from fermata.foundation.units import ms, seconds

@@ -15,13 +15,13 @@ pytest.importorskip("torchvision")
 import torch
 
 from fermata.deployments.backend.batch_pipeline import PipelineJob
-from fermata.deployments.backend.execution.captured import Staged
+from fermata.deployments.backend.execution.cuda.captured import Staged
 from fermata.deployments.backend.execution.executor import (
     BatchOutcome,
     Executor,
     request_outputs,
 )
-from fermata.deployments.backend.execution.runner import PlainRunner
+from fermata.deployments.backend.execution.runners.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import Array, InputError, Item, RowItems
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.device_fitting import fit_all, fits_on_device, normalise

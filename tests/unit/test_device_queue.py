@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fermata.deployments.backend.execution import device_queue as queues
-from fermata.deployments.backend.execution.device_queue import POOL, device_queue
+from fermata.deployments.backend.execution.cuda import device_queue as queues
+from fermata.deployments.backend.execution.cuda.device_queue import POOL, device_queue
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from fermata.deployments.backend.execution.executor import Group, run_halves
-from fermata.deployments.backend.execution.finite import (
+from fermata.deployments.backend.execution.flights import OwnRun
+from fermata.deployments.backend.execution.runners.finite import (
     FiniteRunner,
     NonFiniteCounts,
     non_finite_rows,
 )
-from fermata.deployments.backend.execution.flights import OwnRun
-from fermata.deployments.backend.execution.runner import PlainRunner
+from fermata.deployments.backend.execution.runners.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import OutputError
 from fermata.deployments.backend.pictures.picture_runner import StagedPictures
 

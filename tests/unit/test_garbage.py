@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fermata.deployments.backend.execution.runner import innermost
+from fermata.deployments.backend.execution.runners.runner import innermost
 from tests.unit.test_looking_host import host
 
 

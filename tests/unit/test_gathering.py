@@ -9,8 +9,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from fermata.deployments.backend.execution import gathering
-from fermata.deployments.backend.execution.gathering import PART_BYTES, gather, parts_of
+from fermata.deployments.backend.execution.cuda import gathering
+from fermata.deployments.backend.execution.cuda.gathering import PART_BYTES, gather, parts_of
 
 
 def test_small_batches_are_copied_by_the_thread_that_asks() -> None:

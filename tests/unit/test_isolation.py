@@ -17,7 +17,7 @@ import pytest
 from benchmarks.environments import make_environment
 from fermata.deployments.backend.execution.executor import describe
 from fermata.deployments.backend.execution.out_of_memory import is_out_of_memory
-from fermata.deployments.backend.execution.runner import innermost
+from fermata.deployments.backend.execution.runners.runner import innermost
 from fermata.deployments.backend.isolation import child
 from fermata.deployments.backend.isolation.environment import PYTHON_MIN, interpreter_of
 from fermata.deployments.backend.isolation.model import (

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from played_runner import Played, make_network
 
-from fermata.deployments.backend.execution.captured import PLAIN
+from fermata.deployments.backend.execution.cuda.captured import PLAIN
 from fermata.deployments.backend.kernels.background import COMPILED, BackgroundTuning
 from fermata.deployments.backend.kernels.choice import Choice, save_choice
 from fermata.deployments.backend.kernels.crash_mark import CrashMark

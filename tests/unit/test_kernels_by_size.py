@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from played_runner import Played, make_network
 from torch import nn
 
-from fermata.deployments.backend.execution.captured import PLAIN
+from fermata.deployments.backend.execution.cuda.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice, choose, most_served, sizes_used
 from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError
 

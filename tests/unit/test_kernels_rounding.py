@@ -11,8 +11,8 @@ import torch
 from played_runner import Played
 from torch import nn
 
-from fermata.deployments.backend.execution.captured import PLAIN
-from fermata.deployments.backend.execution.samples import BLOCK, smooth
+from fermata.deployments.backend.execution.cuda.captured import PLAIN
+from fermata.deployments.backend.execution.cuda.samples import BLOCK, smooth
 from fermata.deployments.backend.kernels.agreement import BOUND, BOUND_MAX, bound_of, compare
 from fermata.deployments.backend.kernels.rounding import in_32_bits
 from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError

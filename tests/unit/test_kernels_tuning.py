@@ -13,7 +13,7 @@ import torch
 from played_runner import Played, make_network
 from torch import nn
 
-from fermata.deployments.backend.execution.captured import PLAIN
+from fermata.deployments.backend.execution.cuda.captured import PLAIN
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.kernels.substitution import input_of, substituted
 from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError

@@ -14,10 +14,13 @@ pytest.importorskip("torch")
 import torch
 
 from fermata.deployments.backend import model_store
-from fermata.deployments.backend.execution import device_queue, graphs
-from fermata.deployments.backend.execution.captured import PLAIN, CapturedGraph, CaptureError
-from fermata.deployments.backend.execution.graphs import GraphRunner
-from fermata.deployments.backend.execution.named_graphs import NamedGraphRunner, can_be_captured
+from fermata.deployments.backend.execution.cuda import device_queue, graphs
+from fermata.deployments.backend.execution.cuda.captured import PLAIN, CapturedGraph, CaptureError
+from fermata.deployments.backend.execution.cuda.graphs import GraphRunner
+from fermata.deployments.backend.execution.cuda.named_graphs import (
+    NamedGraphRunner,
+    can_be_captured,
+)
 from fermata.deployments.backend.execution.pace import Pace
 from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.loaders import load_runner
 from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config

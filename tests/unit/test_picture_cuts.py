@@ -14,7 +14,7 @@ import torch
 
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import join_bytes
-from fermata.deployments.backend.execution.runner import PlainRunner
+from fermata.deployments.backend.execution.runners.runner import PlainRunner
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.execution.tensors import InputError, KeptPicture, view
 from fermata.deployments.backend.pictures.cutting import cut_all

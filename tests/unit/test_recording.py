@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from fermata.deployments.backend.execution.recording import ValuesError, check_recorded, record
+from fermata.deployments.backend.execution.cuda.recording import ValuesError, check_recorded, record
 
 WEIGHT = torch.arange(12.0).reshape(4, 3)
 

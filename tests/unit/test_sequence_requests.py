@@ -11,8 +11,8 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.parameters import parameter
 from fermata.clients.wire.tensors import add_input, from_array
+from fermata.deployments.backend.execution.runners.sequences import SequenceRunner
 from fermata.deployments.backend.execution.segments import Segments
-from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import InputError, view_rows
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import model_specs

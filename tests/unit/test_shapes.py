@@ -13,9 +13,9 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import add_input, from_array
-from fermata.deployments.backend.execution.named import NamedRunner
-from fermata.deployments.backend.execution.padding import PaddingRunner, find_cuts
-from fermata.deployments.backend.execution.runner import PlainRunner
+from fermata.deployments.backend.execution.runners.named import NamedRunner
+from fermata.deployments.backend.execution.runners.padding import PaddingRunner, find_cuts
+from fermata.deployments.backend.execution.runners.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import InputError
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.config.policies import policies, with_policies

@@ -10,8 +10,8 @@ import pytest
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import add_input, from_array
-from fermata.deployments.backend.execution.named import NamedRunner, sample_items
-from fermata.deployments.backend.execution.runner import PlainRunner
+from fermata.deployments.backend.execution.runners.named import NamedRunner, sample_items
+from fermata.deployments.backend.execution.runners.runner import PlainRunner
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.execution.tensors import InputError, view
 from fermata.deployments.config.deployment import read_config

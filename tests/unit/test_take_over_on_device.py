@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fermata.deployments.backend import host as host_module
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.host import BackendHost, HostOptions
 from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.seats import Holder, Seat

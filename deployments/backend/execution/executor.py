@@ -21,7 +21,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
-from fermata.deployments.backend.execution.runner import Runner, innermost
+from fermata.deployments.backend.execution.runners.runner import Runner, innermost
 from fermata.deployments.backend.execution.tensors import (
     Item,
     Outputs,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.execution.named import sample_items
+from fermata.deployments.backend.execution.runners.named import sample_items
 from fermata.deployments.backend.execution.tensors import Array, Item
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork, Tensors

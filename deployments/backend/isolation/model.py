@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fermata.deployments.backend.execution.runner import Runner, innermost
+from fermata.deployments.backend.execution.runners.runner import Runner, innermost
 from fermata.deployments.backend.execution.tensors import held_as
 from fermata.deployments.backend.isolation import child as child_file
 from fermata.deployments.backend.isolation.child import (

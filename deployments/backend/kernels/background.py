@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fermata.deployments.backend.execution.graphs import GraphRunner
+from fermata.deployments.backend.execution.cuda.graphs import GraphRunner
 from fermata.deployments.backend.execution.out_of_memory import drop_references, release_memory
-from fermata.deployments.backend.execution.runner import innermost
+from fermata.deployments.backend.execution.runners.runner import innermost
 from fermata.deployments.backend.kernels.choice import (
     Choice,
     load_choice,

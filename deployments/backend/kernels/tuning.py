@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fermata.deployments.backend.execution.captured import PLAIN, CapturedGraph
-from fermata.deployments.backend.execution.graphs import GraphRunner
-from fermata.deployments.backend.execution.ladder import powers_of_two
+from fermata.deployments.backend.execution.cuda.captured import PLAIN, CapturedGraph
+from fermata.deployments.backend.execution.cuda.graphs import GraphRunner
+from fermata.deployments.backend.execution.cuda.ladder import powers_of_two
 from fermata.deployments.backend.execution.out_of_memory import drop_references, release_memory
 from fermata.deployments.backend.kernels.agreement import BOUND, Agreement, bound_of, compare
 from fermata.deployments.backend.kernels.choice import (

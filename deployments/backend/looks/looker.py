@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.frames import encode_jpeg
-from fermata.deployments.backend.execution.device_queue import device_queue
+from fermata.deployments.backend.execution.cuda.device_queue import device_queue
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.frames import encode_jpeg
-from fermata.deployments.backend.execution.captured import Staged
+from fermata.deployments.backend.execution.cuda.captured import Staged
 from fermata.deployments.backend.execution.flights import Flight
 from fermata.deployments.backend.execution.out_of_memory import drop_references, is_out_of_memory
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, InputError, Item, Outputs
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder, fit_or_refuse
 from fermata.deployments.backend.pictures.device_fitting import normalise

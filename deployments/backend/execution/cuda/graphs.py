@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fermata.deployments.backend.device import run_small_kernel
-from fermata.deployments.backend.execution.captured import (
+from fermata.deployments.backend.execution.cuda.captured import (
     PLAIN,
     CapturedGraph,
     CaptureError,
@@ -25,24 +25,24 @@ from fermata.deployments.backend.execution.captured import (
     Tensor,
     abandon,
 )
-from fermata.deployments.backend.execution.device_queue import device_queue
-from fermata.deployments.backend.execution.flights import AnswerBuffer, GraphFlight
-from fermata.deployments.backend.execution.gathering import gather
-from fermata.deployments.backend.execution.ladder import (
+from fermata.deployments.backend.execution.cuda.device_queue import device_queue
+from fermata.deployments.backend.execution.cuda.gathering import gather
+from fermata.deployments.backend.execution.cuda.ladder import (
     LADDER,
     capture_order,
     captured_sizes,
     padded_size,
     powers_of_two,
 )
+from fermata.deployments.backend.execution.cuda.samples import smooth
+from fermata.deployments.backend.execution.flights import AnswerBuffer, GraphFlight
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,
     release_memory,
 )
 from fermata.deployments.backend.execution.pace import REST, Pace
-from fermata.deployments.backend.execution.runner import check_item
-from fermata.deployments.backend.execution.samples import smooth
+from fermata.deployments.backend.execution.runners.runner import check_item
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs
 from fermata.deployments.models.model import TorchModel
 from fermata.deployments.models.named_network import NamedNetwork
@@ -265,7 +265,7 @@ class GraphRunner:
     def _recording(self, size: int) -> Callable[..., Sequence[Tensor]]:
         """The network at one size; CaptureError where it looks at its values."""
         # Not above: it imports torch, which this module is imported without on a CPU.
-        from fermata.deployments.backend.execution.recording import (
+        from fermata.deployments.backend.execution.cuda.recording import (
             ValuesError,
             check_recorded,
             record,

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.execution.captured import CaptureError, Staged, Tensor
-from fermata.deployments.backend.execution.graphs import GraphRunner
-from fermata.deployments.backend.execution.named import NamedRunner, sample_items
+from fermata.deployments.backend.execution.cuda.captured import CaptureError, Staged, Tensor
+from fermata.deployments.backend.execution.cuda.graphs import GraphRunner
 from fermata.deployments.backend.execution.pace import Pace
+from fermata.deployments.backend.execution.runners.named import NamedRunner, sample_items
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
 from fermata.deployments.models.named_network import NamedNetwork
 from fermata.deployments.specs.served_model import TensorSpec

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.execution.runner import ModelRunner
+from fermata.deployments.backend.execution.runners.runner import ModelRunner
 from fermata.deployments.backend.execution.tensors import (
     Array,
     InputError,

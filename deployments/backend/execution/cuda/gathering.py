@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.execution.captured import Tensor
+from fermata.deployments.backend.execution.cuda.captured import Tensor
 from fermata.deployments.backend.execution.tensors import Array
 
 PART_BYTES = 8 << 20

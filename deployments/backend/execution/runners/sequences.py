@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 
-from fermata.deployments.backend.execution.named import NamedModel, NamedRunner
+from fermata.deployments.backend.execution.runners.named import NamedModel, NamedRunner
 from fermata.deployments.backend.execution.tensors import Array, InputError, Item, Outputs
 from fermata.deployments.specs.served_model import (
     SEQUENCE_END,

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.execution.named import sample_items
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runners.named import sample_items
+from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.execution.tensors import (
     Array,
     InputError,

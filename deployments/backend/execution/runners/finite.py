@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fermata.deployments.backend.execution.flights import Flight
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, OutputError, Outputs
 
 

@@ -1,0 +1,1 @@
+"""Runners of loaded models, by what a batch of each is made of."""

@@ -22,7 +22,7 @@ from fermata.router.core.events import (
     Request,
     rows_of,
 )
-from fermata.router.live.allowed_variants import AllowedVariants
+from fermata.router.live.clients.allowed_variants import AllowedVariants
 from fermata.simulator.arrivals import Arrivals, generate
 from fermata.simulator.assembly import assemble, spreads
 from fermata.simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster

@@ -15,7 +15,7 @@ from fermata.router.links.address import join_address
 from fermata.router.links.directory import Directory
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer, Resolve
-from fermata.router.live.client_mapping import Assignments, MappingProblems
+from fermata.router.live.clients.client_mapping import Assignments, MappingProblems
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.policy_change import PolicySet
 from fermata.router.live.snapshot import Slices, snapshot_in_slices

@@ -16,7 +16,7 @@ from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer, SentBatch
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
-from fermata.router.live.queries import LiveQueries
+from fermata.router.live.requests.queries import LiveQueries
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.telemetry.meters import Meters
 

@@ -44,17 +44,17 @@ from fermata.router.links.messages import (
     Truth,
     UnloadVariant,
 )
-from fermata.router.live.client_mapping import Assignments, ClientMapping
+from fermata.router.live.clients.client_mapping import Assignments, ClientMapping
 from fermata.router.live.computations import Computations
 from fermata.router.live.dispatcher import BatchDispatcher
-from fermata.router.live.doubtful_drops import DoubtfulDrops
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.policy_change import PolicySet, change_policies
 from fermata.router.live.precise_timer import PreciseTimer
-from fermata.router.live.submissions import Submissions
+from fermata.router.live.requests.doubtful_drops import DoubtfulDrops
+from fermata.router.live.requests.submissions import Submissions
 from fermata.router.live.subprocess_worker import Then, Work, run_now
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.policies.auto import notes

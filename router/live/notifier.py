@@ -12,11 +12,11 @@ from fermata.router.links.messages import (
     ShortCircuit,
     Unavailable,
 )
-from fermata.router.live.client_mapping import ClientMapping
+from fermata.router.live.clients.client_mapping import ClientMapping
+from fermata.router.live.clients.tenant_shares import TenantShares
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
-from fermata.router.live.retry_hint import retry_after_ns
-from fermata.router.live.tenant_shares import TenantShares
+from fermata.router.live.requests.retry_hint import retry_after_ns
 
 
 class FrontendNotifier:

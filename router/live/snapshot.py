@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from fermata.foundation.units import NEVER
 from fermata.router.assembly import policy_of
 from fermata.router.core.engine import Engine
-from fermata.router.live.cameras import cameras
+from fermata.router.live.clients.cameras import cameras
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.pool_signals import read_pools
 from fermata.router.telemetry.snapshot import (

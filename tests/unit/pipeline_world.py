@@ -17,7 +17,7 @@ from fermata.router.links.messages import (
     Submit,
 )
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.queries import LiveQueries
+from fermata.router.live.requests.queries import LiveQueries
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 CHAIN = Pipeline((Stage(0, (1,)), Stage(1)), ms(200))

@@ -28,7 +28,7 @@ from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import ClientReport
 from fermata.router.links.messages import ClientNetworkReport
-from fermata.router.live.cameras import cameras
+from fermata.router.live.clients.cameras import cameras
 from fermata.router.policies.family import family_of
 from fermata.router.policies.jellyfish.left_out import LeftOut, why_left_out
 from fermata.router.policies.jellyfish.options import JellyfishOptions

@@ -6,7 +6,7 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.assembly import RouterConfig, assemble
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Compute, Dispatch, Drop, DropReason, Request
-from fermata.router.live.allowed_variants import AllowedVariants
+from fermata.router.live.clients.allowed_variants import AllowedVariants
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.family import family_of
 from fermata.simulator.reports.report import report

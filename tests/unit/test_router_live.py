@@ -31,7 +31,7 @@ from fermata.router.links.messages import (
 from fermata.router.links.unavailability import LOADING, UNLOADED
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.policy_change import policies_of
-from fermata.router.live.submissions import UNKNOWN
+from fermata.router.live.requests.submissions import UNKNOWN
 from fermata.router.live.subprocess_worker import Failed, Then, Work
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 

@@ -37,7 +37,7 @@ from fermata.router.links.messages import (
     QueryPart,
     Submit,
 )
-from fermata.router.live.siblings import each_of
+from fermata.router.live.requests.siblings import each_of
 
 TERMS = RequestTerms("each", ms(50), ms(50), 4)
 PART = QueryPart("objects", 1, 7)

@@ -20,7 +20,7 @@ from fermata.router.links.messages import (
     UnloadVariant,
 )
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.submissions import UNKNOWN
+from fermata.router.live.requests.submissions import UNKNOWN
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 HERE = Directory(3, (Home(0), Home(1)), {"cats": ((0, 1.0),), "dogs": ((1, 1.0),)})

@@ -6,7 +6,7 @@ from fermata.deployments.frontend.access.rate_limit import RateLimit
 from fermata.deployments.frontend.access.tenants import Tenants
 from fermata.deployments.specs.frontend import TenantSpec
 from fermata.foundation.units import ms, seconds
-from fermata.router.live.tenant_shares import TenantShares
+from fermata.router.live.clients.tenant_shares import TenantShares
 
 FRONTENDS = (1, 2, 3, 4)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fermata.router.live.client_mapping import ClientMapping
+from fermata.router.live.clients.client_mapping import ClientMapping
 from fermata.router.policies.jellyfish.known_clients import KnownClient
 from fermata.router.policies.jellyfish.left_out import why_left_out
 from fermata.router.policies.jellyfish.source import Jellyfish

@@ -25,7 +25,7 @@ from fermata.router.core.queries.query_table import Part, Query
 from fermata.router.links.messages import Dropped, HandedOn, QueryPart, Submit, frontend_of
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
-from fermata.router.live.submitted_table import SubmittedTable
+from fermata.router.live.requests.submitted_table import SubmittedTable
 
 DIED: Final = frozenset((DropReason.LOST, DropReason.HUNG))
 """Ends of requests whose backend was lost."""

@@ -6,14 +6,14 @@ from fermata.router.assembly import Assembly
 from fermata.router.core.events import Drop, DropReason, Request, SequenceStep
 from fermata.router.links.directory import MOVED
 from fermata.router.links.messages import Dropped, Submit
-from fermata.router.live.client_mapping import ClientMapping
-from fermata.router.live.doubtful_drops import DoubtfulDrops
+from fermata.router.live.clients.client_mapping import ClientMapping
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
-from fermata.router.live.queries import LiveQueries
-from fermata.router.live.siblings import each_of
+from fermata.router.live.requests.doubtful_drops import DoubtfulDrops
+from fermata.router.live.requests.queries import LiveQueries
+from fermata.router.live.requests.siblings import each_of
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.telemetry.meters import Meters
 

@@ -6,7 +6,7 @@ from fermata.foundation.units import NEVER
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Advise, ClientReport
 from fermata.router.links.messages import ClientNetworkReport, InputSizeAdvice
-from fermata.router.live.allowed_variants import AllowedVariants
+from fermata.router.live.clients.allowed_variants import AllowedVariants
 from fermata.router.live.fleet.peers import LinkPeer
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
 from fermata.router.policies.jellyfish.source import Jellyfish

@@ -1,0 +1,1 @@
+"""Clients as a live router knows them: their networks, accuracy floors and tenants' shares."""

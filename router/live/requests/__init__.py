@@ -1,0 +1,1 @@
+"""Requests and queries of a live router, from their submission to their end."""

@@ -28,7 +28,7 @@ from fermata.clients.jpeg_quality import LADDER
 from fermata.clients.stream import StreamOptions
 from fermata.clients.uplink import Uplink
 from fermata.commands.streaming.uplinks import read_uplink
-from fermata.deployments.backend.measured_model import open_measured
+from fermata.deployments.backend.models.measured_model import open_measured
 from fermata.deployments.models.detectors.judging import (
     PIXELS_MAX,
     DetectorForm,

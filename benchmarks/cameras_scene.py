@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.measured_model import open_measured
+from fermata.deployments.backend.models.measured_model import open_measured
 from fermata.deployments.models.detectors.judging import DetectorForm, VideoTest, frames_of
 from fermata.profiles.detection import Detections
 from fermata.profiles.store import load_file

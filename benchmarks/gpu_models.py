@@ -16,8 +16,8 @@ from fermata.deployments.backend.execution.runners.runner import innermost
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError
-from fermata.deployments.backend.loaders import load_runner
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.loaders import load_runner
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.process_options import store_options
 from fermata.deployments.models.cache import cache_folder

@@ -29,8 +29,8 @@ class Plain:
     def __init__(self, model: str, hub: str) -> None:
         import torch
 
-        from fermata.deployments.backend.loaders import load_runner
-        from fermata.deployments.backend.memory_budget import MemoryBudget
+        from fermata.deployments.backend.models.loaders import load_runner
+        from fermata.deployments.backend.models.memory_budget import MemoryBudget
         from fermata.deployments.specs.backend import ModelSpec
 
         torch.hub.set_dir(hub)

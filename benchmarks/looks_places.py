@@ -17,9 +17,9 @@ from benchmarks.figures import Figure
 from benchmarks.sneakpeek_setting import Labels
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.frontends import Frontends
-from fermata.deployments.backend.loaders import pick_device
 from fermata.deployments.backend.looks.desk import LookDesk
 from fermata.deployments.backend.looks.looker import Looker
+from fermata.deployments.backend.models.loaders import pick_device
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.process import node_name

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.config.deployment import DeploymentConfig, read_config

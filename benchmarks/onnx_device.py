@@ -25,8 +25,8 @@ from fermata.deployments.backend.execution.flights import OwnRun
 from fermata.deployments.backend.execution.onnx_models import largest_difference, on_device
 from fermata.deployments.backend.execution.runners.named import NamedRunner
 from fermata.deployments.backend.execution.runners.runner import PlainRunner, innermost
-from fermata.deployments.backend.loaders import load_runner, pick_device
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.loaders import load_runner, pick_device
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork
 from fermata.deployments.specs.backend import ModelSpec

@@ -14,8 +14,8 @@ from PIL import Image
 
 from fermata.clients.frames import encode_jpeg
 from fermata.clients.wire.tensors import RawTensor, join_bytes
-from fermata.deployments.backend.loaders import load_runner, pick_device
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.loaders import load_runner, pick_device
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.process_options import store_options
 from fermata.deployments.models.detectors import objects

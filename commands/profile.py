@@ -181,7 +181,7 @@ def _opener(
     name: str, device: str, half: bool, shape: tuple[int, ...] | None
 ) -> Callable[[], LoadedModel]:
     def open_one() -> LoadedModel:
-        from fermata.deployments.backend.measured_model import open_measured
+        from fermata.deployments.backend.models.measured_model import open_measured
 
         return open_measured(name, device, half, shape)
 

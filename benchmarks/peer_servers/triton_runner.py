@@ -12,8 +12,8 @@ from fermata.deployments.backend.execution.runners.runner import innermost
 from fermata.deployments.backend.kernels.background import builds_of
 from fermata.deployments.backend.kernels.choice import load_choice
 from fermata.deployments.backend.kernels.tuning import KernelTuner
-from fermata.deployments.backend.loaders import load_runner
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.loaders import load_runner
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.foundation.garbage import settle_garbage
 

@@ -11,11 +11,11 @@ from importlib import import_module
 from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.gpu_events import watch_gpu
 from fermata.deployments.backend.gpu_meter import find_gpu
-from fermata.deployments.backend.loaders import pick_device
 from fermata.deployments.backend.looks.desk import LookDesk
 from fermata.deployments.backend.looks.looker import Looker
 from fermata.deployments.backend.meter import BackendMeter
-from fermata.deployments.backend.model_store import LoadedModels, ModelStore
+from fermata.deployments.backend.models.loaders import pick_device
+from fermata.deployments.backend.models.model_store import LoadedModels, ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.seats import Holder, Seat, is_alive
 from fermata.deployments.backend.settings import BackendSettings

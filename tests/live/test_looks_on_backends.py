@@ -19,7 +19,7 @@ from served import ROOT, wait_until
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.deployments.backend.looks.desk import LookDesk
 from fermata.deployments.backend.looks.looker import Looker
-from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.config.deployment import DeploymentConfig, read_config

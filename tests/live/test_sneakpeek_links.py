@@ -15,10 +15,10 @@ from served import ROOT, wait_until
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.deployments.backend.execution.runners.finite import FiniteRunner
 from fermata.deployments.backend.execution.runners.runner import Runner
-from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.models.model_store import ModelStore
+from fermata.deployments.backend.models.swapping import SwappingRunner
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
-from fermata.deployments.backend.swapping import SwappingRunner
 from fermata.deployments.config.deployment import load_config
 from fermata.deployments.config.process_options import store_options
 from fermata.deployments.config.resolve import router_config

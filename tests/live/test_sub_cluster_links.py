@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.one_process import PATIENT
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
-from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.config.deployment import DeploymentConfig, read_config

@@ -12,8 +12,8 @@ import pytest
 from fermata.deployments.backend.execution.out_of_memory import NoRoomError
 from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, InputError
-from fermata.deployments.backend.loaders import load_runner, pick_device
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.loaders import load_runner, pick_device
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.foundation.errors import ConfigError, ModelLoadError
 

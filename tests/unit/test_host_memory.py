@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fermata.deployments.backend.host_memory import host_memory
-from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.specs.backend import StoreOptions
 
 GIB = 2**30
@@ -76,7 +76,7 @@ def test_a_spare_in_host_memory_needs_room_in_its_pod(
 ) -> None:
     root = machine(tmp_path, "0::/\n")
     monkeypatch.setattr(
-        "fermata.deployments.backend.model_store.host_memory", lambda: host_memory(root)
+        "fermata.deployments.backend.models.model_store.host_memory", lambda: host_memory(root)
     )
     store = ModelStore(StoreOptions((), device="cpu"))
     assert store.has_room_on_host()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fermata.deployments.backend.execution.tensors import Array
-from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.backend.seats import is_alive
 from fermata.deployments.specs.backend import ModelSpec, StoreOptions
 

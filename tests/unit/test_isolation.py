@@ -27,8 +27,8 @@ from fermata.deployments.backend.isolation.model import (
     down,
     isolated,
 )
-from fermata.deployments.backend.loaders import load_runner
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.loaders import load_runner
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import known_profiles, model_specs
 from fermata.deployments.specs.backend import ModelSpec

@@ -18,7 +18,7 @@ from fermata.deployments.backend.kernels.compiler import (
     written,
 )
 from fermata.deployments.backend.kernels.packages import CompilingError, PackageCompiler
-from fermata.deployments.backend.loaders import open_network
+from fermata.deployments.backend.models.loaders import open_network
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
 

@@ -13,7 +13,6 @@ pytest.importorskip("torch")
 
 import torch
 
-from fermata.deployments.backend import model_store
 from fermata.deployments.backend.execution.cuda import device_queue, graphs
 from fermata.deployments.backend.execution.cuda.captured import PLAIN, CapturedGraph, CaptureError
 from fermata.deployments.backend.execution.cuda.graphs import GraphRunner
@@ -22,8 +21,9 @@ from fermata.deployments.backend.execution.cuda.named_graphs import (
     can_be_captured,
 )
 from fermata.deployments.backend.execution.pace import Pace
-from fermata.deployments.backend.model_store import ModelStore
-from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
+from fermata.deployments.backend.models import model_store
+from fermata.deployments.backend.models.model_store import ModelStore
+from fermata.deployments.backend.models.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork, Tensors
 from fermata.deployments.specs.backend import ModelSpec, StoreOptions

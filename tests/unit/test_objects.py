@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fermata.deployments.backend.loaders import load_runner
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.loaders import load_runner
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import model_specs
 from fermata.deployments.config.served.registry import registry

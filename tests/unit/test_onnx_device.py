@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from fermata.deployments.backend.execution.cuda.recording import record
 from fermata.deployments.backend.execution.onnx_models import OnnxModel, on_device, open_onnx_model
 from fermata.deployments.backend.execution.runners.runner import innermost
-from fermata.deployments.backend.loaders import load_runner
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.loaders import load_runner
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.models.detector import _weights_path
 from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fermata.commands.main import app
-from fermata.deployments.backend.loaders import load_runner
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.loaders import load_runner
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import load_config
 from fermata.deployments.config.resolve import known_profiles, model_specs, router_config
 from fermata.deployments.config.served.registry import registry

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fermata.commands.main import app
-from fermata.deployments.backend.loaders import load_runner, open_variant
-from fermata.deployments.backend.measured_model import open_measured
-from fermata.deployments.backend.memory_budget import MemoryBudget
-from fermata.deployments.backend.profiling import digest_of, is_lasting
+from fermata.deployments.backend.models.loaders import load_runner, open_variant
+from fermata.deployments.backend.models.measured_model import open_measured
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.profiling import digest_of, is_lasting
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import model_specs
 from fermata.deployments.config.served.registry import registry

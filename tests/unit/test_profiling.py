@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 from fermata.deployments.backend.execution.tensors import Array
-from fermata.deployments.backend.model_store import ModelStore
-from fermata.deployments.backend.profiling import measure_runner, powers_of_two, profile_runner
+from fermata.deployments.backend.models.model_store import ModelStore
+from fermata.deployments.backend.models.profiling import (
+    measure_runner,
+    powers_of_two,
+    profile_runner,
+)
 from fermata.deployments.models.digits import load
 from fermata.deployments.specs.backend import ModelSpec, StoreOptions
 from fermata.foundation.errors import ConfigError

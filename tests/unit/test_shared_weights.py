@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fermata.deployments.backend.memory_budget import MemoryBudget
-from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.process_options import store_options
 from fermata.foundation.errors import ConfigError

@@ -12,7 +12,7 @@ from router_world import FakeLink, World, rid
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.tensors import DTYPES, RawTensor
 from fermata.deployments.backend.execution.runners.runner import PlainRunner, Runner
-from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
+from fermata.deployments.backend.models.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.config.deployment import load_config, read_config
 from fermata.deployments.config.resolve import router_config
 from fermata.deployments.config.served.looks import peeks

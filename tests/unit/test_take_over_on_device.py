@@ -13,7 +13,7 @@ import pytest
 from fermata.deployments.backend import host as host_module
 from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.backend.host import BackendHost, HostOptions
-from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.backend.seats import Holder, Seat
 from fermata.deployments.specs.backend import ModelSpec, StoreOptions
 from fermata.profiles.profile import Profile

@@ -25,7 +25,7 @@ from fermata.deployments.backend.kernels.compiler import CompileOrder, weights_d
 from fermata.deployments.backend.kernels.crash_mark import CrashMark
 from fermata.deployments.backend.kernels.packages import PackageCompiler
 from fermata.deployments.backend.kernels.tuning import Build, KernelTuner
-from fermata.deployments.backend.profiling import digest_of, is_lasting
+from fermata.deployments.backend.models.profiling import digest_of, is_lasting
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.foundation.logs import LOG, fields
 

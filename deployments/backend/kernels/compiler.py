@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fermata.deployments.backend.isolation.child import end_with
-from fermata.deployments.backend.loaders import open_network
+from fermata.deployments.backend.models.loaders import open_network
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.foundation.errors import ConfigError
 

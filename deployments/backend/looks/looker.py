@@ -15,7 +15,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     release_memory,
 )
 from fermata.deployments.backend.execution.tensors import Array, Item, is_encoded
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder, fit_or_refuse
 from fermata.deployments.backend.pictures.device_fitting import fit_all, fits_on_device, normalise
 from fermata.deployments.models.pictures.decoding import write

@@ -14,11 +14,11 @@ from fermata.deployments.backend.execution.runners.runner import PlainRunner, Ru
 from fermata.deployments.backend.execution.tensors import Array, Outputs
 from fermata.deployments.backend.host_memory import host_memory
 from fermata.deployments.backend.kernels.background import BackgroundTuning
-from fermata.deployments.backend.loaders import load_runner, open_on_host, pick_device
-from fermata.deployments.backend.memory_budget import MemoryBudget
 from fermata.deployments.backend.meter import LoadCounts
-from fermata.deployments.backend.profiling import profile_runner
-from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
+from fermata.deployments.backend.models.loaders import load_runner, open_on_host, pick_device
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.profiling import profile_runner
+from fermata.deployments.backend.models.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.models.model import Model
 from fermata.deployments.specs.backend import ModelSpec, StoreOptions

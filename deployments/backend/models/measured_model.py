@@ -6,7 +6,7 @@ import numpy as np
 
 from fermata.clients.wire.dtypes import NAMES
 from fermata.deployments.backend.execution.tensors import held_as
-from fermata.deployments.backend.loaders import open_variant
+from fermata.deployments.backend.models.loaders import open_variant
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork
 from fermata.deployments.models.network import Plain

@@ -30,7 +30,7 @@ from fermata.deployments.backend.execution.warm_outputs import (
     row_shapes,
 )
 from fermata.deployments.backend.isolation.model import IsolatedModel
-from fermata.deployments.backend.memory_budget import MemoryBudget
+from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.kept_frames import KeptFrames
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner

@@ -1,0 +1,1 @@
+"""Models of a backend: loaded, measured and swapped within the memory of its device."""

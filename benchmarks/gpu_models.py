@@ -19,7 +19,7 @@ from fermata.deployments.backend.kernels.tuning import KernelTuner, TuningError
 from fermata.deployments.backend.models.loaders import load_runner
 from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.process_options import store_options
+from fermata.deployments.config.processes.process_options import store_options
 from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
 from fermata.deployments.models.pictures.decoding import decode, fit, write

@@ -17,7 +17,7 @@ from fermata.clients.wire.tensors import RawTensor, join_bytes
 from fermata.deployments.backend.models.loaders import load_runner, pick_device
 from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.process_options import store_options
+from fermata.deployments.config.processes.process_options import store_options
 from fermata.deployments.models.detectors import objects
 from fermata.deployments.models.detectors.judging import frames_of
 

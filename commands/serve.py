@@ -19,7 +19,7 @@ from fermata.commands.files.scenario_server import serve_scenario
 from fermata.commands.files.workload import Profiles, is_scenario
 from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, read_config
-from fermata.deployments.config.endpoints import endpoints, with_free_ports
+from fermata.deployments.config.processes.endpoints import endpoints, with_free_ports
 from fermata.deployments.config.resolve import check_cpus, check_gpus
 from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.config.served.registry import registry
@@ -84,7 +84,7 @@ def _serve(loaded: DeploymentConfig) -> None:
         import ray.serve
 
         from fermata.deployments.app import build, gpus_in_cluster, in_cluster
-        from fermata.deployments.config.frontend_options import check_secrets
+        from fermata.deployments.config.processes.frontend_options import check_secrets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
     check_secrets(loaded)

@@ -18,18 +18,18 @@ from fermata.autoscaler.serve_policy import RelayTarget
 from fermata.deployments.backend.host import LOADED
 from fermata.deployments.config.backend_groups import are_apart, own_config
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
-from fermata.deployments.config.frontend_options import frontend_options
-from fermata.deployments.config.picture_places import with_decoding
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
+from fermata.deployments.config.processes.frontend_options import frontend_options
+from fermata.deployments.config.processes.token_reader import TokenReader, Tokens
 from fermata.deployments.config.resolve import CONTROL_CPUS, gpus_each, known_profiles, variants
 from fermata.deployments.config.served.looks import peeks
+from fermata.deployments.config.served.picture_places import with_decoding
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.config.sub_clusters import (
     backend_counts,
     backend_limits,
     groups_in_sub_clusters,
 )
-from fermata.deployments.config.token_reader import TokenReader, Tokens
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
 from fermata.deployments.control.health import check_start

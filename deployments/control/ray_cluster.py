@@ -14,7 +14,7 @@ from ray.serve.schema import ApplicationStatusOverview
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.policies import mark_of
-from fermata.deployments.config.process_options import link_options
+from fermata.deployments.config.processes.process_options import link_options
 from fermata.deployments.control.cluster import Router
 from fermata.deployments.control.device_memory import least
 from fermata.deployments.control.solving import solve_placement

@@ -24,7 +24,7 @@ from fermata.deployments.backend.process import UnfitError
 from fermata.deployments.backend.seats import Holder, Seat, claim_seat, seats_folder
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.policies import version_of
-from fermata.deployments.config.process_options import link_options, store_options
+from fermata.deployments.config.processes.process_options import link_options, store_options
 from fermata.deployments.config.resolve import known_profiles, measured_costs
 from fermata.deployments.config.served.looks import placed_looks
 from fermata.deployments.config.sub_clusters import loads_by_router

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from fermata.commands.main import app
 from fermata.commands.view import Record
 from fermata.deployments.config.deployment import DeploymentConfig, load_config
-from fermata.deployments.config.frontend_options import frontend_options
+from fermata.deployments.config.processes.frontend_options import frontend_options
 from fermata.deployments.config.resolve import known_profiles, model_specs, router_config, variants
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.control.scaling import ScalingLoop

@@ -23,7 +23,7 @@ from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
-from fermata.deployments.config.process_options import store_options
+from fermata.deployments.config.processes.process_options import store_options
 from fermata.deployments.config.resolve import router_config
 from fermata.deployments.config.served.looks import peeks, placed_looks
 from fermata.deployments.config.served.registry import registry

@@ -10,7 +10,7 @@ from fermata.commands.files.scenario_server import serve_scenario
 from fermata.commands.files.workload import LoadOptions, load_workload
 from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
-from fermata.deployments.config.process_options import store_options
+from fermata.deployments.config.processes.process_options import store_options
 from fermata.deployments.config.resolve import known_profiles, measured_costs
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms

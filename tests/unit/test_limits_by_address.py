@@ -1,7 +1,7 @@
 """Limits of frontends as a file sets them."""
 
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.frontend_options import frontend_options
+from fermata.deployments.config.processes.frontend_options import frontend_options
 
 APPLICATION = {
     "name": "a",

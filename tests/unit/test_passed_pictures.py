@@ -15,7 +15,7 @@ from fermata.deployments.config.deployment import (
     FrontendConfig,
     read_config,
 )
-from fermata.deployments.config.frontend_options import decoders_of
+from fermata.deployments.config.processes.frontend_options import decoders_of
 from fermata.deployments.config.resolve import model_specs
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.inputs.request_input import DEVICE_PIXELS_MAX, RequestInput

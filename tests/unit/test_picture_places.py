@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
-from fermata.deployments.config.picture_places import with_decoding
 from fermata.deployments.config.resolve import model_specs
+from fermata.deployments.config.served.picture_places import with_decoding
 from fermata.deployments.config.served.registry import registry
 
 FOLDER = Path(__file__).parents[2] / "deployments"

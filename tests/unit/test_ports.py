@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.ports import free_port
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
-from fermata.deployments.config.endpoints import endpoints, with_free_ports
+from fermata.deployments.config.processes.endpoints import endpoints, with_free_ports
 from fermata.deployments.frontend.protocol import listening
 from fermata.deployments.frontend.protocol.listening import Listening
 from fermata.foundation import ports

@@ -1,7 +1,7 @@
 """When a frontend says that it is ready."""
 
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.frontend_options import scales_to_zero
+from fermata.deployments.config.processes.frontend_options import scales_to_zero
 from fermata.deployments.frontend.readiness import (
     DRAINS,
     NO_BACKEND,

@@ -9,7 +9,7 @@ import pytest
 from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.backend.models.model_store import ModelStore
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.process_options import store_options
+from fermata.deployments.config.processes.process_options import store_options
 from fermata.foundation.errors import ConfigError
 
 

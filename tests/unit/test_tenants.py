@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.frontend_options import tenants
+from fermata.deployments.config.processes.frontend_options import tenants
+from fermata.deployments.config.processes.token_reader import TokenReader
 from fermata.deployments.config.security import TokenConfig
-from fermata.deployments.config.token_reader import TokenReader
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.frontend.access.rate_limit import RateLimit
 from fermata.deployments.frontend.access.tenants import (

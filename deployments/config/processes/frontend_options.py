@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from fermata.deployments.config.deployment import DeploymentConfig, FrontendConfig
-from fermata.deployments.config.process_options import link_options
+from fermata.deployments.config.processes.process_options import link_options
 from fermata.deployments.specs.frontend import (
     ConnectionLimits,
     FrontendOptions,

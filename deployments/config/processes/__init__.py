@@ -1,0 +1,1 @@
+"""Options of each process, from the configuration."""

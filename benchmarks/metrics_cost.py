@@ -10,8 +10,8 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 from benchmarks.figures import Figure, run
-from fermata.deployments.control.history import History
-from fermata.deployments.control.page_frames import live_frame
+from fermata.deployments.control.page.history import History
+from fermata.deployments.control.page.page_frames import live_frame
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.pending_request import PendingRequest, RequestTerms
 from fermata.deployments.frontend.requests.request_log import RequestLog

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from fermata.deployments.control.history import History
+from fermata.deployments.control.page.history import History
 from fermata.deployments.specs.status import DeploymentStatus
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.snapshot import take_snapshot

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from fermata.deployments.control.canaries import Canaries
 from fermata.deployments.control.cluster import Leader
-from fermata.deployments.control.history import History
-from fermata.deployments.control.page_frames import live_frame
+from fermata.deployments.control.page.history import History
+from fermata.deployments.control.page.page_frames import live_frame
 from fermata.deployments.control.scaling import ScalingLoop
 from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.errors import NoAnswerError

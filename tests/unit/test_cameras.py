@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.tensors import add_input, from_array
 from fermata.commands.main import app
-from fermata.deployments.control.history import History
-from fermata.deployments.control.page_frames import CAMERAS_SHOWN, live_frame
+from fermata.deployments.control.page.history import History
+from fermata.deployments.control.page.page_frames import CAMERAS_SHOWN, live_frame
 from fermata.deployments.control.sub_clusters.merging import merged_frame, merged_snapshot
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.metrics.cameras import CAMERAS_MAX

@@ -11,8 +11,8 @@ from snapshots import rated
 from test_metrics import busy_world
 
 from fermata.commands.top import shown, strip
-from fermata.deployments.control.history import History
-from fermata.deployments.control.page_frames import live_frame
+from fermata.deployments.control.page.history import History
+from fermata.deployments.control.page.page_frames import live_frame
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Done, Run
 from fermata.router.telemetry.dashboard_frames import (

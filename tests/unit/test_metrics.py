@@ -8,7 +8,7 @@ from prometheus_client import parser
 from router_world import World
 from snapshots import rated
 
-from fermata.deployments.control.history import History
+from fermata.deployments.control.page.history import History
 from fermata.deployments.metrics.families import FAMILIES, prometheus_text
 from fermata.deployments.metrics.reference_page import page
 from fermata.deployments.specs.status import (

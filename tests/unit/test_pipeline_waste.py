@@ -6,7 +6,7 @@ import pytest
 from pipeline_world import PipelineWorld
 from router_world import LOST, rid
 
-from fermata.deployments.control.pipeline_frames import pipeline_frames
+from fermata.deployments.control.page.pipeline_frames import pipeline_frames
 from fermata.foundation.units import ms
 from fermata.router.links.messages import Answered, Cancel, Done, FrontendStats
 from fermata.router.live.snapshot import take_snapshot

@@ -5,8 +5,8 @@ from prometheus_client import parser
 from router_world import TABLE, World
 from snapshots import rated
 
-from fermata.deployments.control.history import History
-from fermata.deployments.control.page_frames import live_frame
+from fermata.deployments.control.page.history import History
+from fermata.deployments.control.page.page_frames import live_frame
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from snapshots import rated
 
-from fermata.deployments.control.history import History
+from fermata.deployments.control.page.history import History
 from fermata.deployments.control.replanning import Replanner
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.foundation.units import NEVER, SECOND, ms

@@ -5,8 +5,8 @@ from router_world import LOST, FakeLink, World, rid
 from snapshots import rated
 
 from fermata.deployments.backend.models.model_store import CONTEXT_BYTES, spare_fits
-from fermata.deployments.control.history import History
-from fermata.deployments.control.page_frames import live_frame
+from fermata.deployments.control.page.history import History
+from fermata.deployments.control.page.page_frames import live_frame
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.foundation.units import ms
 from fermata.router.links.messages import (

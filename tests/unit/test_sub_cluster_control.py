@@ -9,7 +9,7 @@ from sub_cluster_world import GIVEN, FakeClusters, FakeRouter, play, until
 from test_sub_cluster_homes import config
 
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.control.history import History
+from fermata.deployments.control.page.history import History
 from fermata.deployments.control.sub_clusters.all_routers import AllRouters
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
 from fermata.foundation.errors import NoAnswerError

@@ -1,7 +1,7 @@
 """Frames for the page, made of the router's snapshots: now, a second ago and a minute ago."""
 
-from fermata.deployments.control.history import History
-from fermata.deployments.control.pipeline_frames import pipeline_frames
+from fermata.deployments.control.page.history import History
+from fermata.deployments.control.page.pipeline_frames import pipeline_frames
 from fermata.deployments.specs.outcomes import LATE
 from fermata.deployments.specs.status import DeploymentStatus
 from fermata.router.core.events import is_bad

@@ -23,7 +23,7 @@ from fermata.deployments.backend.models.loaders import pick_device
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.process import node_name
-from fermata.deployments.frontend.requests.peeker import Peeker
+from fermata.deployments.frontend.requests.looks.peeker import Peeker
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.sneakpeek.building import BuildOptions, build
 from fermata.deployments.sneakpeek.labelled_data import ArrayData

@@ -15,8 +15,8 @@ from fermata.deployments.frontend.home_link import HomeLink
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
+from fermata.deployments.frontend.requests.looks.peeker import Peeker
 from fermata.deployments.frontend.requests.observers import RequestObserver
-from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.request_driver import DriverLimits, RequestDriver
 from fermata.deployments.frontend.requests.router_homes import RouterHomes
 from fermata.deployments.frontend.requests.table import RequestTable

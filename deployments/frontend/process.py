@@ -16,8 +16,8 @@ from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.memory.client_memory import ClientMemory
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.server import FrontendServer
+from fermata.deployments.frontend.requests.looks.peeker import Peeker
 from fermata.deployments.frontend.requests.observers import RequestObserver, observe_with
-from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.request_log import RequestLog
 from fermata.deployments.frontend.requests.tracing.trace_file import Traces
 from fermata.deployments.metrics.process_stats import PeriodicReport, resident_bytes

@@ -10,12 +10,12 @@ from router_world import FakeLink
 
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.frontend.requests.backend_looks import (
+from fermata.deployments.frontend.requests.looks.backend_looks import (
     FORGOTTEN_NS,
     WITHIN_NS_MAX,
     BackendLooks,
 )
-from fermata.deployments.frontend.requests.peeker import Peeker
+from fermata.deployments.frontend.requests.looks.peeker import Peeker
 from fermata.deployments.frontend.requests.pending_request import Release, RequestTerms
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.sneakpeek.building import build_model

@@ -18,9 +18,9 @@ from fermata.deployments.config.resolve import router_config
 from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.frontend.inputs.request_input import RequestInput, pack
 from fermata.deployments.frontend.protocol.replies import response_of
-from fermata.deployments.frontend.requests.look_answers import LookAnswers
+from fermata.deployments.frontend.requests.looks.look_answers import LookAnswers
+from fermata.deployments.frontend.requests.looks.peeker import Peeker
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.pending_request import RequestTerms, SendAnswer
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.sneakpeek.building import build_model

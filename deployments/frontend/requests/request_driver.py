@@ -17,10 +17,10 @@ from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.outcomes import OnAnswer, Outcome, Refusal, answer
 from fermata.deployments.frontend.requests.joined_parts import SplitRequests
-from fermata.deployments.frontend.requests.look_answers import LookAnswers
+from fermata.deployments.frontend.requests.looks.look_answers import LookAnswers
+from fermata.deployments.frontend.requests.looks.peeker import Peeker
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.pending_request import (
     RequestTerms,
     SendAnswer,

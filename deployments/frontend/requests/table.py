@@ -18,7 +18,7 @@ from fermata.deployments.frontend.outcomes import (
     error_refusal,
 )
 from fermata.deployments.frontend.requests.lent_payloads import LentPayloads
-from fermata.deployments.frontend.requests.look_answers import LookAnswers
+from fermata.deployments.frontend.requests.looks.look_answers import LookAnswers
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.payload_memory import PayloadMemory
 from fermata.deployments.frontend.requests.pending_request import (

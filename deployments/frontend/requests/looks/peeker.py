@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fermata.deployments.frontend.requests.backend_looks import BackendLooks, SendLook
+from fermata.deployments.frontend.requests.looks.backend_looks import BackendLooks, SendLook
 from fermata.deployments.sneakpeek.look_queue import LookLimits, LookQueue, Votes, WaitingLook
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.foundation.units import NEVER

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
-from fermata.router.core.admission import Admission, StreamAdmission
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Request
+from fermata.router.core.fairness.admission import Admission, StreamAdmission
+from fermata.router.core.fairness.shares import FairAdmission
 from fermata.router.core.outbox import Outbox
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.replacement import Successor
-from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import Source
 from fermata.router.policies.application import ApplicationSpec
 from fermata.router.policies.auto import AUTO, resolved

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from fermata.router.core.admission import Admission
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import Apart, ClientReport, DropReason, Estimate, Request
+from fermata.router.core.fairness.admission import Admission
 from fermata.router.core.lead import Lead
 from fermata.router.core.matching.rank import RankThread
 from fermata.router.core.outbox import Outbox

@@ -4,9 +4,9 @@ runs on backends ends there."""
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fermata.router.core.admission import Admission
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch, DropReason, Request, Retry
+from fermata.router.core.fairness.admission import Admission
 from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.rank import RankThread
 from fermata.router.core.source import Source

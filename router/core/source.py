@@ -13,10 +13,10 @@ from fermata.router.core.events import (
     Request,
     SequenceStep,
 )
+from fermata.router.core.fairness.pool import Pool
+from fermata.router.core.fairness.precedence import Precedence
 from fermata.router.core.lead import Lead
 from fermata.router.core.outbox import Outbox
-from fermata.router.core.pool import Pool
-from fermata.router.core.precedence import Precedence
 from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.signals import Promise, Signals
 from fermata.router.core.slot import Slot

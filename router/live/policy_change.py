@@ -17,7 +17,7 @@ from fermata.router.assembly import (
     shares_of,
     successor_of,
 )
-from fermata.router.core.admission import StreamAdmission
+from fermata.router.core.fairness.admission import StreamAdmission
 from fermata.router.core.replacement import Successor, replace_sources
 from fermata.router.core.source import Source
 from fermata.router.policies.catalog import group_of

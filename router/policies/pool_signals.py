@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fermata.router.core.engine import Engine
-from fermata.router.core.pool import Pool
+from fermata.router.core.fairness.pool import Pool
 from fermata.router.policies.ownership import Ownership
 
 

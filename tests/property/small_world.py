@@ -13,8 +13,8 @@ from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Request
+from fermata.router.core.fairness.shares import FairAdmission
 from fermata.router.core.matching.matcher import RULES
-from fermata.router.core.shares import FairAdmission
 from fermata.router.policies.deferred import ModelThread
 
 SIZE_MAX = 12

@@ -14,7 +14,7 @@ from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.core.shares import FairAdmission
+from fermata.router.core.fairness.shares import FairAdmission
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from told import Told, advance, make, send
 
 from fermata.foundation.units import NEVER, ms
-from fermata.router.core.admission import Stream, StreamAdmission
 from fermata.router.core.costs import Costs
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch, Drop, DropReason, Request, Retry
+from fermata.router.core.fairness.admission import Stream, StreamAdmission
+from fermata.router.core.fairness.pool import Pool
+from fermata.router.core.fairness.shares import FairAdmission
 from fermata.router.core.lead import Lead
 from fermata.router.core.margins.ratios import RatioWindow
 from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.time_share import TimeParty
 from fermata.router.core.outbox import Outbox
-from fermata.router.core.pool import Pool
 from fermata.router.core.replacement import Successor, replace_sources
-from fermata.router.core.shares import FairAdmission
 from fermata.router.core.slot import Slot
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from fermata.foundation.units import NEVER, ms, seconds
-from fermata.router.core.admission import RULES, Admission, StreamAdmission
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
+from fermata.router.core.fairness.admission import RULES, Admission, StreamAdmission
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 

@@ -11,8 +11,8 @@ from router_world import rid
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
-from fermata.router.core.admission import StreamAdmission
 from fermata.router.core.events import DropReason
+from fermata.router.core.fairness.admission import StreamAdmission
 from fermata.router.core.queries.pipeline import Pipeline, Stage
 from fermata.router.core.queries.query import Query
 from fermata.router.links.messages import HandedOn, QueryPart, Submit

@@ -4,7 +4,7 @@ from math import log
 
 from fermata.foundation.units import ms
 from fermata.router.core.deadline_queue import DeadlineQueue
-from fermata.router.core.precedence import Precedence
+from fermata.router.core.fairness.precedence import Precedence
 
 TABLE = [0, ms(4), ms(6), ms(8), ms(10)]
 """The largest batch within 8 ms is of 3, within 100 ms of 4: 2.5 ms each."""

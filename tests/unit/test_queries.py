@@ -3,8 +3,8 @@
 from query_world import QueryWorld
 
 from fermata.foundation.units import ms
-from fermata.router.core.admission import Admission
 from fermata.router.core.events import DropReason, Request
+from fermata.router.core.fairness.admission import Admission
 from fermata.router.core.queries.budgets import StageBudget, fit
 from fermata.router.core.queries.flow import QueryRules
 from fermata.router.core.queries.pipeline import FanOut, Pipeline, Stage, visits

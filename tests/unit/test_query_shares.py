@@ -7,9 +7,9 @@ from query_world import QueryWorld
 
 from fermata.foundation.units import ms
 from fermata.router.core.events import HIGHEST
+from fermata.router.core.fairness.shares import FairAdmission
 from fermata.router.core.queries.pipeline import Pipeline, Stage
 from fermata.router.core.queries.query_table import Query
-from fermata.router.core.shares import FairAdmission
 from fermata.simulator.pipelines.draw import told_scenes
 from fermata.simulator.run import RunLog, simulate
 from fermata.simulator.scenario.scenario import read_scenario

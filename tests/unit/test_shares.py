@@ -8,8 +8,8 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.core.pool import RULES, Pool
-from fermata.router.core.shares import FairAdmission, ShareRules
+from fermata.router.core.fairness.pool import RULES, Pool
+from fermata.router.core.fairness.shares import FairAdmission, ShareRules
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 

@@ -2,6 +2,7 @@
 
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import Batch
+from fermata.router.core.fairness.pool import Pool
 from fermata.router.core.lead import Lead
 from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.lane import Lane
@@ -9,7 +10,6 @@ from fermata.router.core.matching.matcher import RULES, BidMatcher, RankRules
 from fermata.router.core.matching.standing import Standing
 from fermata.router.core.matching.time_share import TimeParty, TimeShares
 from fermata.router.core.outbox import Outbox
-from fermata.router.core.pool import Pool
 from fermata.router.core.retries import Retries
 from fermata.router.core.source import POOL, Source, SourceTimer, kind_lane, own_lane
 from fermata.router.core.timers import Timers

@@ -7,8 +7,8 @@ from typing import Final
 
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import HIGHEST
+from fermata.router.core.fairness.shares import FairAdmission
 from fermata.router.core.queries.query import Query
-from fermata.router.core.shares import FairAdmission
 
 
 @dataclass(frozen=True, slots=True)

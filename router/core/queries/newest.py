@@ -2,9 +2,9 @@
 
 from collections.abc import Container, Mapping
 
-from fermata.router.core.admission import Admission, StreamAdmission
 from fermata.router.core.engine import NOT_LOAD
 from fermata.router.core.events import Request
+from fermata.router.core.fairness.admission import Admission, StreamAdmission
 from fermata.router.core.queries.pipeline import Pipeline
 from fermata.router.core.queries.query import Query
 

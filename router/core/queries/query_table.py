@@ -6,7 +6,7 @@ from dataclasses import replace
 from fermata.foundation.units import NEVER
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import GOOD, DropReason, PartRequest, Request
-from fermata.router.core.pool import Pool
+from fermata.router.core.fairness.pool import Pool
 from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.queries.budgets import StageBudget, Timed, fit
 from fermata.router.core.queries.door_shares import DoorShares

@@ -1,8 +1,8 @@
 """Hint for a retry of a request that was dropped."""
 
 from fermata.router.assembly import Assembly
-from fermata.router.core.admission import RULES
 from fermata.router.core.events import DropReason
+from fermata.router.core.fairness.admission import RULES
 from fermata.router.health.recovery import Recovery
 
 

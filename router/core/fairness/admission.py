@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from fermata.router.core.events import HIGHEST, DropReason, Request
-from fermata.router.core.pool import Pool
+from fermata.router.core.fairness.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import exp
 from typing import Final
 
-from fermata.router.core.admission import Admission
 from fermata.router.core.events import HIGHEST, DropReason, Request
-from fermata.router.core.pool import Pool
+from fermata.router.core.fairness.admission import Admission
+from fermata.router.core.fairness.pool import Pool
 from fermata.router.core.source import Source
 
 LOSSES = (DropReason.LATE, DropReason.WINDOW, DropReason.FULL)

@@ -1,0 +1,1 @@
+"""Who is served when not everyone can be: shares of backends, admission and precedence."""

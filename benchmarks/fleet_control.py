@@ -27,7 +27,7 @@ from fermata.deployments.control.sub_clusters.scaled_routers import part_at
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import NEVER, seconds
 from fermata.partitioner.plan import Plan
-from fermata.partitioner.two_level import solve_two_level
+from fermata.partitioner.solver.two_level import solve_two_level
 from fermata.router.links.directory import Directory, Home
 
 EPOCH_S = 15.0

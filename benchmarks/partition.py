@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.figures import Figure, run
-from fermata.partitioner.balance import Balance
 from fermata.partitioner.plan import PlacedModel, Problem, SubCluster
-from fermata.partitioner.search import greedy
 from fermata.partitioner.solution import PlacementSolution
-from fermata.partitioner.solve import solve
+from fermata.partitioner.solver.balance import Balance
+from fermata.partitioner.solver.search import greedy
+from fermata.partitioner.solver.solve import solve
 from fermata.profiles.store import load_table
 
 MEAN_RATE_RPS = 100.0

@@ -101,7 +101,7 @@ def plan(
     """
     try:
         from fermata.partitioner.kind_sizing import sized_by_kind
-        from fermata.partitioner.two_level import solve_two_level
+        from fermata.partitioner.solver.two_level import solve_two_level
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'fermata[plan]'") from None
     check_positive("time_limit_s", time_limit_s)

@@ -8,9 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from fermata.foundation.errors import ConfigError
-from fermata.partitioner.balance import Balance
-from fermata.partitioner.infeasible import obstacles
-from fermata.partitioner.options import SEARCH
 from fermata.partitioner.packing import in_parts
 from fermata.partitioner.plan import (
     PlacedModel,
@@ -22,6 +19,9 @@ from fermata.partitioner.plan import (
 )
 from fermata.partitioner.sizing import SEARCH_S_MIN, Solve, like_all, sized
 from fermata.partitioner.solution import PlacementSolution, describe
+from fermata.partitioner.solver.balance import Balance
+from fermata.partitioner.solver.infeasible import obstacles
+from fermata.partitioner.solver.options import SEARCH
 
 ANY_RPS, ANY_BYTES = 1e15, 1 << 60
 """Limits of a whole kind: it has as many sub-clusters as its models need."""

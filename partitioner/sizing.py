@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from fermata.foundation.errors import ConfigError
-from fermata.partitioner.balance import Balance
-from fermata.partitioner.infeasible import obstacles
 from fermata.partitioner.packing import first_fit, in_parts
 from fermata.partitioner.plan import PlacedModel, Problem, SubCluster, in_clusters
 from fermata.partitioner.solution import PlacementSolution, describe
+from fermata.partitioner.solver.balance import Balance
+from fermata.partitioner.solver.infeasible import obstacles
 
 SEARCH_S_MIN = 0.1
 """Time below which a search for a plan is not begun."""

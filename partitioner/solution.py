@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from fermata.partitioner.backends import backends_needed
-from fermata.partitioner.balance import Balance, Homes
 from fermata.partitioner.plan import Move, Plan, moves
+from fermata.partitioner.solver.balance import Balance, Homes
 
 
 @dataclass(frozen=True, slots=True)

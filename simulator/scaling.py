@@ -243,7 +243,7 @@ class ScalingControl:
 
     def _solve(self, now_ns: int, asked: SolvePlacement) -> None:
         # The solver's libraries are needed for placement alone.
-        from fermata.partitioner.two_level import solve_two_level
+        from fermata.partitioner.solver.two_level import solve_two_level
 
         try:
             found = solve_two_level(asked.problem, asked.limit_s)

@@ -80,7 +80,7 @@ def _homes(config: "DeploymentConfig", scenario: Scenario) -> tuple[int, ...]:
     )
 
     # The solver's libraries are needed for placement alone.
-    from fermata.partitioner.two_level import solve_two_level
+    from fermata.partitioner.solver.two_level import solve_two_level
 
     profiles = {
         variant.name: variant.profile

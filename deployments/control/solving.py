@@ -10,6 +10,6 @@ def solve_placement(problem: Problem, seconds: float) -> Plan:
     goes first."""
     os.nice(19)
     # Only there: the solver's packages take long to import.
-    from fermata.partitioner.two_level import solve_two_level
+    from fermata.partitioner.solver.two_level import solve_two_level
 
     return solve_two_level(problem, seconds).plan

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fermata.foundation.errors import ConfigError
-from fermata.partitioner.balance import Balance
 from fermata.partitioner.plan import PlacedModel, Plan, Problem, SubCluster, memory_bytes, stages
-from fermata.partitioner.search import greedy
-from fermata.partitioner.solve import solve
+from fermata.partitioner.solver.balance import Balance
+from fermata.partitioner.solver.search import greedy
+from fermata.partitioner.solver.solve import solve
 
 sizes = st.integers(0, 100)
 

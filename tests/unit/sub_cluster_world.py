@@ -14,7 +14,7 @@ from fermata.deployments.config.resolve import known_profiles
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.partitioner.plan import Plan, Problem
-from fermata.partitioner.solve import solve
+from fermata.partitioner.solver.solve import solve
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 from fermata.router.links.directory import Directory

@@ -18,7 +18,7 @@ from fermata.deployments.control.scaling import reading_of
 from fermata.deployments.control.sub_clusters.homes import starting_problem
 from fermata.deployments.control.sub_clusters.moving_routers import moving_loop
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
-from fermata.partitioner.solve import solve
+from fermata.partitioner.solver.solve import solve
 from fermata.profiles.store import BYTES_PER_MB
 from fermata.router.telemetry.snapshot import (
     BackendProcessSnapshot,

@@ -27,7 +27,7 @@ from fermata.deployments.control.sub_clusters.moving_routers import moving_loop
 from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Plan
-from fermata.partitioner.solve import solve
+from fermata.partitioner.solver.solve import solve
 from fermata.profiles.store import BYTES_PER_MB
 
 FAST: dict[str, Any] = {"count": 1, "maximum": 4}

@@ -9,7 +9,7 @@ from fermata.autoscaler.rule import RuleOptions
 from fermata.autoscaler.scaler import Scaler
 from fermata.foundation.units import SECOND, ms
 from fermata.partitioner.plan import PlacedModel, Plan
-from fermata.partitioner.two_level import solve_two_level
+from fermata.partitioner.solver.two_level import solve_two_level
 from fermata.profiles.profile import linear
 
 SLOWNESS = {"fast": 1.0, "slow": 3.0}

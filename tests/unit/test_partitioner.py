@@ -12,8 +12,6 @@ import yaml
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.partitioner.backends import backends_for, backends_needed
-from fermata.partitioner.balance import Balance
-from fermata.partitioner.milp import Program, available_solvers
 from fermata.partitioner.plan import (
     Move,
     PlacedModel,
@@ -26,9 +24,11 @@ from fermata.partitioner.plan import (
 )
 from fermata.partitioner.plan_file import by_name, load_plan
 from fermata.partitioner.problem_file import read_problem, save_plan
-from fermata.partitioner.search import greedy
-from fermata.partitioner.solve import solve
-from fermata.partitioner.two_level import solve_two_level
+from fermata.partitioner.solver.balance import Balance
+from fermata.partitioner.solver.milp import Program, available_solvers
+from fermata.partitioner.solver.search import greedy
+from fermata.partitioner.solver.solve import solve
+from fermata.partitioner.solver.two_level import solve_two_level
 from fermata.profiles.profile import linear
 
 ROOMY = 1000

@@ -23,7 +23,7 @@ from fermata.deployments.control.sub_clusters.moves import LEAVE_NS, HomeMoves
 from fermata.deployments.control.sub_clusters.units import stages_by_pipeline
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Plan
-from fermata.partitioner.solve import solve
+from fermata.partitioner.solver.solve import solve
 
 ROOM_MB = 530
 """Room for two models of `large`, and not for a third: 87 MB each, and 319 MB while one runs."""

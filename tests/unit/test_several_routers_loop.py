@@ -12,7 +12,7 @@ from fermata.autoscaler.placer import ApplyPlan, KeepPlan, Placer, SolvePlacemen
 from fermata.autoscaler.readings import ApplicationReading, ClusterReading
 from fermata.foundation.units import SECOND, seconds
 from fermata.partitioner.plan import PlacedModel, Plan
-from fermata.partitioner.solve import solve
+from fermata.partitioner.solver.solve import solve
 
 THREE = Plan({"a": 0, "b": 0, "c": 1, "d": 2})
 

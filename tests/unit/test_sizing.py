@@ -16,7 +16,7 @@ from fermata.partitioner.kind_sizing import sized_by_kind
 from fermata.partitioner.plan import PlacedModel, Problem, SubCluster, fits
 from fermata.partitioner.sizing import sized
 from fermata.partitioner.solution import PlacementSolution
-from fermata.partitioner.two_level import solve_two_level
+from fermata.partitioner.solver.two_level import solve_two_level
 from fermata.profiles.profile import linear
 
 LIMIT_S = 2.0

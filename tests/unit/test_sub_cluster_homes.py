@@ -23,7 +23,7 @@ from fermata.deployments.control.sub_clusters.homes import (
 )
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Plan
-from fermata.partitioner.solve import solve
+from fermata.partitioner.solver.solve import solve
 from fermata.profiles.store import BYTES_PER_MB
 from fermata.router.links.directory import Directory, Home
 

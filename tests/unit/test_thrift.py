@@ -7,12 +7,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from fermata.partitioner.balance import Balance
 from fermata.partitioner.plan import PlacedModel, Plan, Problem, SubCluster
-from fermata.partitioner.search import LocalSearch, greedy
-from fermata.partitioner.solve import solve
-from fermata.partitioner.thrift import with_fewer_moves
-from fermata.partitioner.two_level import solve_two_level
+from fermata.partitioner.solver.balance import Balance
+from fermata.partitioner.solver.search import LocalSearch, greedy
+from fermata.partitioner.solver.solve import solve
+from fermata.partitioner.solver.thrift import with_fewer_moves
+from fermata.partitioner.solver.two_level import solve_two_level
 
 PLACES = tuple(SubCluster(str(number), 1e9, 1 << 40) for number in range(2))
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 
 from fermata.foundation.errors import ConfigError
-from fermata.partitioner.balance import NOWHERE, Balance
-from fermata.partitioner.options import SEARCH
 from fermata.partitioner.plan import PlacedModel, Plan, Problem, SubCluster
 from fermata.partitioner.solution import PlacementSolution, describe
-from fermata.partitioner.solve import Tell, solve
+from fermata.partitioner.solver.balance import NOWHERE, Balance
+from fermata.partitioner.solver.options import SEARCH
+from fermata.partitioner.solver.solve import Tell, solve
 
 
 def clusters_of(problem: Problem) -> dict[str, list[int]]:

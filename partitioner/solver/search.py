@@ -8,8 +8,8 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from fermata.partitioner.balance import Balance, Floats, Homes, over
-from fermata.partitioner.options import SEARCH
+from fermata.partitioner.solver.balance import Balance, Floats, Homes, over
+from fermata.partitioner.solver.options import SEARCH
 
 BROKEN = 1e3
 """Weight of a broken limit against imbalance: feasible comes first."""

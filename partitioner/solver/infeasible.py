@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from fermata.partitioner.balance import NOWHERE, Balance, Homes
-from fermata.partitioner.milp import Program
 from fermata.partitioner.plan import PlacedModel, Problem
+from fermata.partitioner.solver.balance import NOWHERE, Balance, Homes
+from fermata.partitioner.solver.milp import Program
 
 MB = 2**20
 FAMILIES = {

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from fermata.foundation.errors import ConfigError
-from fermata.partitioner.balance import NOWHERE, Balance, Homes
-from fermata.partitioner.infeasible import obstacles, remedies
-from fermata.partitioner.milp import Program, available_solvers
-from fermata.partitioner.options import SEARCH
 from fermata.partitioner.plan import Problem
-from fermata.partitioner.search import LocalSearch, greedy
 from fermata.partitioner.solution import PlacementSolution, describe
-from fermata.partitioner.thrift import with_fewer_moves
+from fermata.partitioner.solver.balance import NOWHERE, Balance, Homes
+from fermata.partitioner.solver.infeasible import obstacles, remedies
+from fermata.partitioner.solver.milp import Program, available_solvers
+from fermata.partitioner.solver.options import SEARCH
+from fermata.partitioner.solver.search import LocalSearch, greedy
+from fermata.partitioner.solver.thrift import with_fewer_moves
 
 ROUNDING = 1e-12
 """Difference of objectives that says nothing."""

@@ -5,8 +5,8 @@ import random
 
 import numpy as np
 
-from fermata.partitioner.balance import Balance, Homes
-from fermata.partitioner.search import LocalSearch
+from fermata.partitioner.solver.balance import Balance, Homes
+from fermata.partitioner.solver.search import LocalSearch
 
 
 def with_fewer_moves(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pulp
 
-from fermata.partitioner.balance import NOWHERE, Balance, Homes
+from fermata.partitioner.solver.balance import NOWHERE, Balance, Homes
 
 SCALE = 1e3
 """Deviations are counted in thousandths: the solver's tolerances are absolute, 1e-6."""

@@ -8,9 +8,9 @@ from benchmarks.figures import Figure
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.deployment import PLAIN
-from fermata.fault_simulator.network import SimulatedNetwork
+from fermata.fault_simulator.environment.network import SimulatedNetwork
+from fermata.fault_simulator.environment.world import VirtualLoop, World
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import VirtualLoop, World
 from fermata.foundation.units import ms, seconds
 
 EVERY_NS = ms(10)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from fermata.fault_simulator.environment.world import VirtualLoop, World, settle
 from fermata.fault_simulator.processes import RouterHost
-from fermata.fault_simulator.world import VirtualLoop, World, settle
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.foundation.units import ms, seconds
 from fermata.router.assembly import RouterConfig

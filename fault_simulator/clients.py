@@ -12,8 +12,8 @@ from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.served_model import ServedModel
+from fermata.fault_simulator.environment.world import World
 from fermata.fault_simulator.processes import FrontendHost
-from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
 from fermata.router.core.events import SequenceStep
 from fermata.router.links.messages import ClientNetworkReport, Result

@@ -13,8 +13,12 @@ from fermata.deployments.control.cluster import Cluster, Router
 from fermata.deployments.control.control_plane import ControlPlaneCore
 from fermata.deployments.control.leader_client import within
 from fermata.fault_simulator.actors import Handle, RpcConditions, SimulatedActor, end_actor
+from fermata.fault_simulator.environment.world import (
+    InvariantViolationError,
+    VirtualLoop,
+    new_process,
+)
 from fermata.fault_simulator.processes import KIND, BackendHost
-from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop, new_process
 from fermata.foundation.errors import NoAnswerError
 from fermata.partitioner.plan import Plan, Problem
 from fermata.profiles.profile import Profile

@@ -7,9 +7,9 @@ from fermata.fault_simulator.actors import Call, SimulatedActor
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.control import ControlHost
 from fermata.fault_simulator.deployment import WINDOW_S
+from fermata.fault_simulator.environment.world import InvariantViolationError, VirtualLoop
 from fermata.fault_simulator.processes import BackendHost, RouterHost
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop
 from fermata.foundation.units import ms, seconds
 from fermata.router.core.events import Dispatch
 from fermata.router.core.matching.matcher import RULES

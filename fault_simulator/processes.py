@@ -19,8 +19,8 @@ from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.requests.queries.function_loops import OwnLoops
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
-from fermata.fault_simulator.memory import VirtualArena, VirtualSegments
-from fermata.fault_simulator.world import VirtualLoop, World, new_process
+from fermata.fault_simulator.environment.memory import VirtualArena, VirtualSegments
+from fermata.fault_simulator.environment.world import VirtualLoop, World, new_process
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig

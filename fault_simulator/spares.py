@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fermata.fault_simulator.world import InvariantViolationError
+from fermata.fault_simulator.environment.world import InvariantViolationError
 from fermata.foundation.units import ms, seconds
 
 if TYPE_CHECKING:

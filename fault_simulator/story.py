@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.deployment import ENCODED, PLAIN
+from fermata.fault_simulator.environment.world import InvariantViolationError, World
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import ms, seconds
 
 UP_NS = seconds(1)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from fermata.fault_simulator.world import VirtualLoop, World, new_process
+from fermata.fault_simulator.environment.world import VirtualLoop, World, new_process
 from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.handshake import NONCE_BYTES, ROLES

@@ -20,8 +20,9 @@ from fermata.fault_simulator.deployment import (
     deployment,
     drawn,
 )
+from fermata.fault_simulator.environment.network import SimulatedNetwork
+from fermata.fault_simulator.environment.world import InvariantViolationError, VirtualLoop, World
 from fermata.fault_simulator.harm import Harm
-from fermata.fault_simulator.network import SimulatedNetwork
 from fermata.fault_simulator.pipelines import stages
 from fermata.fault_simulator.processes import (
     LINKS,
@@ -37,7 +38,6 @@ from fermata.fault_simulator.sequences.steps import (
     steps_runners,
 )
 from fermata.fault_simulator.spares import SimulatedSpares
-from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop, World
 from fermata.foundation.errors import ServingError
 from fermata.foundation.units import ms, seconds
 from fermata.router.assembly import RouterConfig

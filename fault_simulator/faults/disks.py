@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from fermata.fault_simulator.environment.world import THREAD_NS
 from fermata.fault_simulator.faults.draws import Draws
-from fermata.fault_simulator.world import THREAD_NS
 from fermata.foundation.units import ms
 
 Heal = Callable[[], None]

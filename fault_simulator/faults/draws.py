@@ -4,9 +4,9 @@ import random
 
 from fermata.fault_simulator.control import ControlHost, Controller
 from fermata.fault_simulator.deployment import ENCODED, PLAIN
+from fermata.fault_simulator.environment.world import VirtualLoop
 from fermata.fault_simulator.processes import BackendHost, FrontendHost, RouterHost
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import VirtualLoop
 from fermata.foundation.units import SECOND, ms
 
 Host = RouterHost | FrontendHost | BackendHost | ControlHost | Controller

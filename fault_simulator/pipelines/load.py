@@ -4,9 +4,9 @@ import random
 
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.fault_simulator.clients import Sent
+from fermata.fault_simulator.environment.world import InvariantViolationError
 from fermata.fault_simulator.pipelines.stages import fault_of, query_models
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import InvariantViolationError
 from fermata.foundation.units import SECOND, ms
 from fermata.router.core.events import DropReason
 

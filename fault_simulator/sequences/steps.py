@@ -20,7 +20,7 @@ from fermata.deployments.specs.served_model import (
     ServedModel,
     TensorSpec,
 )
-from fermata.fault_simulator.world import InvariantViolationError
+from fermata.fault_simulator.environment.world import InvariantViolationError
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms, seconds
 

@@ -5,9 +5,9 @@ import json
 from fermata.clients.wire.tensors import split_bytes
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.fault_simulator.clients import Sent, SimulatedClients
+from fermata.fault_simulator.environment.world import InvariantViolationError
 from fermata.fault_simulator.pipelines.stages import SPLIT, parts_of
 from fermata.fault_simulator.processes import FrontendHost, RouterHost
-from fermata.fault_simulator.world import InvariantViolationError
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason

@@ -6,6 +6,7 @@ from functools import partial
 from random import Random
 
 from fermata.fault_simulator.clients import Sent
+from fermata.fault_simulator.environment.world import InvariantViolationError, World
 from fermata.fault_simulator.story import RunResult, broken_by, ended
 from fermata.fault_simulator.sub_clusters.pair import check_left
 from fermata.fault_simulator.sub_clusters.system import (
@@ -13,7 +14,6 @@ from fermata.fault_simulator.sub_clusters.system import (
     SeveralDeployment,
     Shape,
 )
-from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import SECOND, ms, seconds
 
 UP_NS = seconds(3)

@@ -15,10 +15,10 @@ from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
 from fermata.fault_simulator.clients import SimulatedClients
 from fermata.fault_simulator.control import SeenCluster
-from fermata.fault_simulator.network import SimulatedNetwork
+from fermata.fault_simulator.environment.network import SimulatedNetwork
+from fermata.fault_simulator.environment.world import VirtualLoop, World, new_process
 from fermata.fault_simulator.processes import LINKS, BackendHost, FrontendHost, RouterHost
 from fermata.fault_simulator.sub_clusters.pair import PAIR, PIPELINE, STAGES, judge
-from fermata.fault_simulator.world import VirtualLoop, World, new_process
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig

@@ -3,10 +3,10 @@
 import random
 
 from fermata.fault_simulator.clients import Sent
+from fermata.fault_simulator.environment.world import InvariantViolationError
 from fermata.fault_simulator.processes import FrontendHost
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.trials.models import BAD, EYES, SIDES, SLO_NS, TRIED
-from fermata.fault_simulator.world import InvariantViolationError
 from fermata.foundation.units import SECOND, ms
 from fermata.router.links.messages import ClientNetworkReport
 from fermata.router.links.unavailability import UnavailableCause

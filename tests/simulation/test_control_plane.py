@@ -4,11 +4,11 @@ import pytest
 
 from fermata.fault_simulator.actors import SimulatedActor, end_actor
 from fermata.fault_simulator.deployment import BACKENDS_MAX
+from fermata.fault_simulator.environment.world import World
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import YOUNG_NS, Invariants
 from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import REPLACE_NS, SimulatedDeployment
-from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
 
 UP_NS = seconds(2)

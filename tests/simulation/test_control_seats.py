@@ -9,10 +9,10 @@ import pytest
 
 from fermata.deployments.specs.status import DeploymentStatus
 from fermata.fault_simulator.deployment import ENCODED
+from fermata.fault_simulator.environment.world import World
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.processes import LINKS, RouterHost
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import World
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.units import ms, seconds
 from fermata.partitioner.plan import Plan

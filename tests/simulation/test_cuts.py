@@ -6,11 +6,11 @@ from functools import partial
 import pytest
 
 from fermata.deployments.frontend.outcomes import Refusal
+from fermata.fault_simulator.environment.world import World
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
 
 CUT_EACH_NS = ms(15)

@@ -21,7 +21,7 @@ from fermata.autoscaler.readings import ClusterReading
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.config.resolve import known_profiles
 from fermata.deployments.control.scaling import ScalingLoop
-from fermata.fault_simulator.world import World, new_process
+from fermata.fault_simulator.environment.world import World, new_process
 from fermata.foundation.units import SECOND, ms, seconds
 from fermata.partitioner.plan import Plan, Problem
 from fermata.router.telemetry.snapshot import PlacementSnapshot, RouterSnapshot

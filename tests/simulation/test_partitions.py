@@ -4,9 +4,9 @@ import pytest
 
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.deployment import PLAIN
-from fermata.fault_simulator.network import SimulatedNetwork
+from fermata.fault_simulator.environment.network import SimulatedNetwork
+from fermata.fault_simulator.environment.world import World
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
 
 WAYS = {

@@ -14,7 +14,7 @@ from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import known_profiles
 from fermata.deployments.control.scaling import ScalingLoop
 from fermata.deployments.specs.status import ScalingStatus
-from fermata.fault_simulator.world import VirtualLoop, World, new_process
+from fermata.fault_simulator.environment.world import VirtualLoop, World, new_process
 from fermata.foundation.errors import ConfigError, NoAnswerError
 from fermata.foundation.units import SECOND, seconds
 from fermata.partitioner.plan import Plan, Problem

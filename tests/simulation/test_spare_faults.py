@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 
 from fermata.deployments.frontend.outcomes import Refusal
+from fermata.fault_simulator.environment.world import InvariantViolationError, World
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import ms, seconds
 
 UP_NS = seconds(4)

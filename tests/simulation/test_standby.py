@@ -4,12 +4,12 @@ import pytest
 
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.deployment import ENCODED
+from fermata.fault_simulator.environment.world import World
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.processes import RouterHost
 from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.system import SimulatedDeployment
-from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
 from fermata.router.leadership.terms import next_term
 

@@ -7,9 +7,9 @@ import pytest
 from fermata.autoscaler.placer import Placer
 from fermata.deployments.control.sub_clusters.moves import HomeMoves
 from fermata.deployments.frontend.requests.pending_request import PartTicket
+from fermata.fault_simulator.environment.world import World
 from fermata.fault_simulator.sub_clusters.run import run_sub_clusters
 from fermata.fault_simulator.sub_clusters.system import Shape, drawn_shape
-from fermata.fault_simulator.world import World
 from fermata.router.leadership.role import StandbyMonitor
 from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.separation import Separation

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fermata.fault_simulator.world import VirtualLoop, World
+from fermata.fault_simulator.environment.world import VirtualLoop, World
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.handshake import Acceptor
 from fermata.router.links.messages import PROTOCOL, BackendStats, FrontendStats, Hello

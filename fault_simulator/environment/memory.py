@@ -3,7 +3,7 @@
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.memory.extents import Extents
-from fermata.fault_simulator.world import VirtualLoop, World
+from fermata.fault_simulator.environment.world import VirtualLoop, World
 
 ARENA_BYTES = 4096
 """Little: it is full now and then, and places are soon taken again."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fermata.foundation.units import SECOND, ms
 
 if TYPE_CHECKING:
-    from fermata.fault_simulator.network import SimulatedNetwork
+    from fermata.fault_simulator.environment.network import SimulatedNetwork
 
 THREAD_NS = ms(8)
 EARLY_NS = ms(1) * 9 // 10

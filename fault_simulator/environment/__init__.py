@@ -1,0 +1,1 @@
+"""The surroundings of simulated processes: virtual time, network and shared memory."""

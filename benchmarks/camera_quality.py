@@ -21,12 +21,12 @@ from rich.table import Table
 from benchmarks.face_wall import frame as face_wall
 from benchmarks.figures import Figure, run_on_data
 from benchmarks.jellyfish_data import DEFAULT
-from fermata.clients.adaptation import shrunk_jpeg
-from fermata.clients.emulated_link import BandwidthTrace, EmulatedLink
-from fermata.clients.frame_size import SECOND_NS, FrameSizer
-from fermata.clients.jpeg_quality import LADDER
+from fermata.clients.network.adaptation import shrunk_jpeg
+from fermata.clients.network.emulated_link import BandwidthTrace, EmulatedLink
+from fermata.clients.network.frame_size import SECOND_NS, FrameSizer
+from fermata.clients.network.jpeg_quality import LADDER
+from fermata.clients.network.uplink import Uplink
 from fermata.clients.stream import StreamOptions
-from fermata.clients.uplink import Uplink
 from fermata.commands.streaming.uplinks import read_uplink
 from fermata.deployments.backend.models.measured_model import open_measured
 from fermata.deployments.models.detectors.judging import (

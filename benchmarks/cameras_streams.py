@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cameras_scene import NAME, variant_name
-from fermata.clients.emulated_link import BandwidthTrace
 from fermata.clients.load.adaptive import Film, cached_encoder
+from fermata.clients.network.emulated_link import BandwidthTrace
 from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.foundation.units import SECOND, ms, seconds

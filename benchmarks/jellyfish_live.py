@@ -23,7 +23,7 @@ import yaml
 from benchmarks.face_wall import DISTINCT, SIDE, frame
 from benchmarks.figures import Figure, run
 from benchmarks.namespaces import Link, inside, joined, missing
-from fermata.clients.adaptation import shrink
+from fermata.clients.network.adaptation import shrink
 from fermata.deployments.models.detector import load
 from fermata.deployments.models.pictures.picture import whole_frame
 

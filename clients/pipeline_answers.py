@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fermata.clients.adaptation import original_boxes
+from fermata.clients.network.adaptation import original_boxes
 
 
 @dataclass(frozen=True, slots=True)

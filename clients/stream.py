@@ -13,7 +13,9 @@ from typing import Any
 import grpc
 
 from fermata.clients.access import OPEN, Access
-from fermata.clients.adaptation import (
+from fermata.clients.call_status import CallStatus
+from fermata.clients.frames import Frame, Source, encode_jpeg, open_captures
+from fermata.clients.network.adaptation import (
     SIDES,
     Adaptation,
     Encoder,
@@ -21,10 +23,8 @@ from fermata.clients.adaptation import (
     original_boxes,
     shrunk_jpeg,
 )
-from fermata.clients.call_status import CallStatus
-from fermata.clients.emulated_link import BandwidthTrace, EmulatedLink
-from fermata.clients.frames import Frame, Source, encode_jpeg, open_captures
-from fermata.clients.jpeg_quality import LADDER
+from fermata.clients.network.emulated_link import BandwidthTrace, EmulatedLink
+from fermata.clients.network.jpeg_quality import LADDER
 from fermata.clients.pending import NEVER, FrameResult, Pending
 from fermata.clients.pipeline_answers import BoxForm, original_answer
 from fermata.clients.wire import open_inference_pb2 as pb

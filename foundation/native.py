@@ -22,7 +22,7 @@ from typing import Any
 PACKAGE = Path(__file__).parents[1]
 PARTS = ("foundation", "partitioner", "profiles", "router")
 """Folders that hold what is compiled, and all that it imports but for `BESIDE`."""
-BESIDE = (Path("clients", "frame_bits.py"),)
+BESIDE = (Path("clients", "network", "frame_bits.py"),)
 """Modules of other folders that it imports: their constants are in the build."""
 VARIABLE = "FERMATA_COMPILED"
 USE = {VARIABLE: "auto"}

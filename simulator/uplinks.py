@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from fermata.applications.application import Application
-from fermata.clients.emulated_link import EmulatedLink
-from fermata.clients.uplink import Uplink
+from fermata.clients.network.emulated_link import EmulatedLink
+from fermata.clients.network.uplink import Uplink
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.events import Advise, ClientReport
 from fermata.simulator.scenario.network_spec import NetworkSpec

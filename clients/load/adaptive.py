@@ -9,10 +9,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from fermata.clients.adaptation import Encoder, shrunk_jpeg
-from fermata.clients.emulated_link import BandwidthTrace
 from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.load.sender import LINGER_S, Sender, SenderOptions
+from fermata.clients.network.adaptation import Encoder, shrunk_jpeg
+from fermata.clients.network.emulated_link import BandwidthTrace
 from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.clients.wire.errors import WireError

@@ -8,8 +8,8 @@ from socket import gethostname
 
 from fermata.clients.access import Access
 from fermata.clients.describe import ModelDescription, describe
-from fermata.clients.emulated_link import BandwidthTrace
 from fermata.clients.frames import PICTURES, check_source, is_live
+from fermata.clients.network.emulated_link import BandwidthTrace
 from fermata.clients.stream import StreamOptions
 from fermata.clients.wire.errors import WireError
 from fermata.commands.streaming.uplinks import read_uplink

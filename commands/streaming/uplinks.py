@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fermata.clients.emulated_link import BandwidthTrace
+from fermata.clients.network.emulated_link import BandwidthTrace
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import seconds
 from fermata.foundation.validation import fields

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import gcd
 from pathlib import Path
 
-from fermata.clients.emulated_link import BandwidthTrace
+from fermata.clients.network.emulated_link import BandwidthTrace
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import check_positive, refuse
 from fermata.foundation.units import ms, seconds

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from fermata.clients.describe import ModelDescription
-from fermata.clients.emulated_link import BandwidthTrace
 from fermata.clients.load.adaptive import (
     AdaptiveOptions,
     AdaptiveSender,
@@ -22,6 +21,7 @@ from fermata.clients.load.adaptive import (
 )
 from fermata.clients.load.arrivals import SendTimes
 from fermata.clients.load.sender import SenderOptions, Target
+from fermata.clients.network.emulated_link import BandwidthTrace
 from fermata.clients.stream import StreamOptions
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from fermata.clients.adaptation import Adaptation, original_boxes, shrink
-from fermata.clients.bandwidth import BandwidthEstimator
 from fermata.clients.clock import time_left_ns
-from fermata.clients.emulated_link import BandwidthTrace, EmulatedLink
-from fermata.clients.frame_bits import SIDES_MAX, FrameBits
-from fermata.clients.frame_size import FrameSizer
-from fermata.clients.uplink import Uplink
+from fermata.clients.network.adaptation import Adaptation, original_boxes, shrink
+from fermata.clients.network.bandwidth import BandwidthEstimator
+from fermata.clients.network.emulated_link import BandwidthTrace, EmulatedLink
+from fermata.clients.network.frame_bits import SIDES_MAX, FrameBits
+from fermata.clients.network.frame_size import FrameSizer
+from fermata.clients.network.uplink import Uplink
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names
 

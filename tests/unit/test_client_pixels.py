@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fermata.clients.adaptation import Sized, original_boxes
+from fermata.clients.network.adaptation import Sized, original_boxes
 from fermata.clients.pipeline_answers import BoxForm
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.clients.wire import open_inference_pb2 as pb

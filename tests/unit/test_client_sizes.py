@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fermata.clients.adaptation import SIDES, Adaptation, Sized, shrunk_jpeg
-from fermata.clients.jpeg_quality import cost, steps
+from fermata.clients.network.adaptation import SIDES, Adaptation, Sized, shrunk_jpeg
+from fermata.clients.network.jpeg_quality import cost, steps
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.deployments.models.pictures.picture import CROP_MARGIN, centre_square

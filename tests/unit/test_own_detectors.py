@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fermata.applications.server_options import BoxOptions
-from fermata.clients.adaptation import original_boxes
+from fermata.clients.network.adaptation import original_boxes
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import (

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fermata.clients.emulated_link import BandwidthTrace
 from fermata.clients.frames import open_captures
+from fermata.clients.network.emulated_link import BandwidthTrace
 from fermata.clients.pending import FrameResult
 from fermata.clients.stream import StreamOptions
 from fermata.clients.wire.errors import BadRequestError

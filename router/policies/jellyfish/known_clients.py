@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from fermata.clients.frame_bits import FrameBits
+from fermata.clients.network.frame_bits import FrameBits
 from fermata.foundation.units import SECOND
 from fermata.router.core.events import ClientReport
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fermata.clients.frame_bits import FrameBits
+from fermata.clients.network.frame_bits import FrameBits
 from fermata.foundation.units import SECOND
 from fermata.router.policies.jellyfish.decision import Decider, never
 from fermata.router.policies.jellyfish.known_clients import ClientNeeds

@@ -7,8 +7,8 @@ quality (`benchmarks/camera_quality.py`).
 from collections.abc import Sequence
 from math import inf
 
-from fermata.clients.frame_bits import FrameBits
-from fermata.clients.jpeg_quality import cost
+from fermata.clients.network.frame_bits import FrameBits
+from fermata.clients.network.jpeg_quality import cost
 
 SECOND_NS = 1_000_000_000
 USUAL = (80,)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from fermata.clients.frames import Frame, encode_jpeg
-from fermata.clients.jpeg_quality import steps
-from fermata.clients.uplink import Uplink
+from fermata.clients.network.jpeg_quality import steps
+from fermata.clients.network.uplink import Uplink
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.open_inference_pb2 import InferParameter
 from fermata.clients.wire.parameters import integer

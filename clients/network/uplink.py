@@ -8,9 +8,9 @@ streaming client and the simulator's cameras drive the same object.
 from collections.abc import Sequence
 from math import inf
 
-from fermata.clients.bandwidth import BandwidthEstimator
 from fermata.clients.clock import time_left_ns
-from fermata.clients.frame_size import USUAL, FrameSizer
+from fermata.clients.network.bandwidth import BandwidthEstimator
+from fermata.clients.network.frame_size import USUAL, FrameSizer
 
 UNADVISED = 8
 """Answers without a word on sizes, after which the client goes by its network alone."""

@@ -1,0 +1,1 @@
+"""How a client follows its network: bandwidth, size and quality of frames, what it holds back."""

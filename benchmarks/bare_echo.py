@@ -19,7 +19,7 @@ from benchmarks.figures import Figure, run_parts
 from fermata.deployments.frontend.access.native_server import Calls, NativeServer
 from fermata.deployments.frontend.edge.build import EdgeError, load
 from fermata.deployments.specs.frontend import ServerOptions
-from fermata.foundation.heap import keep_freed_memory
+from fermata.foundation.process_memory import keep_freed_memory
 
 SIZES = {"pixels": 150_528, "small": 20_000}
 PARTS = {"pixels": "messages of 150 KB", "small": "messages of 20 KB"}

@@ -30,7 +30,7 @@ from fermata.clients.load.run import run_load
 from fermata.clients.load.sender import SenderOptions, Target, own_part, shared_part
 from fermata.clients.wire.tensors import from_array
 from fermata.foundation.errors import ConfigError
-from fermata.foundation.garbage import settle_garbage
+from fermata.foundation.process_memory import settle_garbage
 from fermata.foundation.units import seconds
 
 PARTS = {"emulated": "400 req/s on two emulated backends", "gpu": "4,000 req/s on a GPU"}

@@ -15,7 +15,7 @@ from fermata.deployments.backend.kernels.tuning import KernelTuner
 from fermata.deployments.backend.models.loaders import load_runner
 from fermata.deployments.backend.models.memory_budget import MemoryBudget
 from fermata.deployments.specs.backend import ModelSpec
-from fermata.foundation.garbage import settle_garbage
+from fermata.foundation.process_memory import settle_garbage
 
 
 class TritonPythonModel:

@@ -13,7 +13,7 @@ from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.tensors import RawTensor, add_input
-from fermata.foundation.garbage import settle_garbage
+from fermata.foundation.process_memory import settle_garbage
 
 ID_FIELD = b"\x1a"
 """Tag of `id` in a ModelInferRequest. Fields may follow one another in any order, so a message is

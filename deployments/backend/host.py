@@ -21,9 +21,8 @@ from fermata.deployments.backend.seats import Holder, Seat, is_alive
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.sneakpeek.placed_look import PlacedLook
 from fermata.deployments.specs.backend import StoreOptions
-from fermata.foundation.garbage import settle_garbage
-from fermata.foundation.heap import keep_freed_memory
 from fermata.foundation.logs import LOG, fields
+from fermata.foundation.process_memory import keep_freed_memory, settle_garbage
 from fermata.foundation.units import seconds
 from fermata.profiles.profile import Profile
 from fermata.router.links.messages import BackendStats

@@ -24,11 +24,10 @@ from fermata.deployments.metrics.process_stats import PeriodicReport, resident_b
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
-from fermata.foundation.garbage import settle_garbage
-from fermata.foundation.heap import keep_freed_memory
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.logs import LOG, debugging, fields
 from fermata.foundation.ports import bind_error, grpc_endpoint
+from fermata.foundation.process_memory import keep_freed_memory, settle_garbage
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import FrontendStats
 from fermata.router.links.transport import Resolve

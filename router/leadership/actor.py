@@ -13,8 +13,8 @@ from ray.experimental import internal_kv
 
 from fermata.foundation import native
 from fermata.foundation.errors import GoneError, NoAnswerError, ServingError
-from fermata.foundation.garbage import settle_garbage
 from fermata.foundation.logs import LOG, LogOptions, debugging, fields, start_logs
+from fermata.foundation.process_memory import settle_garbage
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other, RouterProcess
 from fermata.router.leadership.role import TIMING

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from fermata.foundation.heap import keep_freed_memory
+from fermata.foundation.process_memory import keep_freed_memory
 
 FAULTS = """
 import resource
-from fermata.foundation.heap import keep_freed_memory
+from fermata.foundation.process_memory import keep_freed_memory
 print(keep_freed_memory())
 def messages(count):
     for _ in range(count):

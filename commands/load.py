@@ -135,13 +135,9 @@ def load(
 
     Latency counts from the moment a request was due. Refused, late, lost and unsent ones are bad.
     """
-    if adapt and (arrivals is not Process.CAMERAS or scenario is not None):
-        raise ConfigError("--adapt is for cameras: give --arrivals cameras and --model")
-    if uplink and not adapt:
-        raise ConfigError(f"--uplink={uplink} emulates networks that cameras follow: give --adapt")
+    _check_adapts(adapt, uplink, arrivals, scenario)
     link = read_uplink(uplink)
-    rng = np.random.default_rng(seed)
-    total_ns = seconds(warmup_s + duration_s)
+    warmup_ns, total_ns = seconds(warmup_s), seconds(warmup_s + duration_s)
     access = access_of(token_file, token_env, ca_file, certificate_file, key_file, server_name)
     ask = partial(describe, server, access=access)
     try:
@@ -149,9 +145,8 @@ def load(
             given = _given(scenario, rate, duration_s)
             targets, due, warmup_ns, total_ns = scenario_load(given, ask, seed, size)
         else:
-            warmup_ns = seconds(warmup_s)
             targets = [_target(ask, model, slo_ms, priority, seed, size)]
-            due = _due(arrivals, rate, total_ns, shape, fps, phase, trace_file, rng)
+            due = _due(arrivals, rate, total_ns, shape, fps, phase, trace_file, seed)
         options = SenderOptions(server, streams, unary, access)
         if adapt:
             camera = Camera("", film, model, fps, slo_ms, adapt, uplink=link)
@@ -161,10 +156,20 @@ def load(
             found = run_load(options, targets, due, processes)
     except WireError as error:
         raise ConfigError(str(error)) from None
-    slo_ns = np.array([target.slo_ns for target in targets])
-    result = report(found, slo_ns, warmup_ns, total_ns)
     if ledger is not None:
         _save(found, ledger)
+    slo_ns = np.array([target.slo_ns for target in targets])
+    _print(report(found, slo_ns, warmup_ns, total_ns), as_json)
+
+
+def _check_adapts(adapt: bool, uplink: str, arrivals: Process, scenario: Path | None) -> None:
+    if adapt and (arrivals is not Process.CAMERAS or scenario is not None):
+        raise ConfigError("--adapt is for cameras: give --arrivals cameras and --model")
+    if uplink and not adapt:
+        raise ConfigError(f"--uplink={uplink} emulates networks that cameras follow: give --adapt")
+
+
+def _print(result: LoadReport, as_json: bool) -> None:
     if as_json:
         print(json.dumps(result.to_dict()))
     else:
@@ -200,8 +205,9 @@ def _due(
     fps: float,
     phase: str,
     trace_file: Path | None,
-    rng: np.random.Generator,
+    seed: int,
 ) -> SendTimes:
+    rng = np.random.default_rng(seed)
     if process is Process.POISSON:
         return single(poisson(rate, total_ns, rng))
     if process is Process.GAMMA:

@@ -1,7 +1,8 @@
 """`fermata plan`: which models live together."""
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from fermata.commands.files.workload import (
     load_workload,
 )
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.refusals import check_fraction, check_positive, refuse
 from fermata.foundation.validation import read_yaml
 from fermata.partitioner.plan import ANY_KIND, Problem, memory_bytes
@@ -104,55 +106,48 @@ def plan(
         from fermata.partitioner.solver.two_level import solve_two_level
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'fermata[plan]'") from None
-    check_positive("time_limit_s", time_limit_s)
-    check_fraction("utilisation", utilisation)
-    check_positive("utilisation", utilisation)
+    _check_limits(time_limit_s, utilisation, accuracy)
     load = LoadOptions(rate_rps, profiles=tuple(profiles or ()), fan_outs=tuple(fan_outs or ()))
-    if accuracy is not None:
-        check_fraction("--accuracy", accuracy)
     loaded = _load(problem, load, sub_clusters, memory_mb, accuracy)
     if rate_max_rps:
         loaded = _with_rate_max(loaded, rate_max_rps)
     if size:
-        for option, given in (("--sub-clusters", sub_clusters), ("--current", current)):
-            if given:
-                refuse(option, given, "is what --size finds anew; leave one out")
+        _refuse_given(sub_clusters, current)
     if current is not None:
         names = [each.name for each in loaded.sub_clusters]
         loaded = replace(loaded, current=load_plan(current, names))
-    errors = Console(stderr=True)
-    with errors.status("searching") as status:
+    with Console(stderr=True).status("searching") as status:
+
+        def tell(by: str, objective: float) -> None:
+            status.update(f"{by}: {objective:.3g}")
 
         def search(asked: Problem, limit_s: float) -> PlacementSolution:
-            return solve_two_level(
-                asked,
-                limit_s,
-                seed,
-                solver,
-                utilisation,
-                lambda by, objective: status.update(f"{by}: {objective:.3g}"),
-            )
+            return solve_two_level(asked, limit_s, seed, solver, utilisation, tell)
 
         if size:
             loaded, found = sized_by_kind(loaded, search, time_limit_s, utilisation)
         else:
             found = search(loaded, time_limit_s)
+    needs = Needs.of(loaded, found) if size else None
     if as_json:
-        sizes = {**_needs(loaded, found), **_of_kinds(loaded, found)} if size else {}
+        sizes = {} if needs is None else needs.to_dict()
         print(json.dumps({**solution_dict(loaded, found), **sizes}))
-        return
-    console = Console()
-    console.print(_places(loaded, found))
-    if size:
-        needs = _needs(loaded, found)
-        backends = "unknown" if needs["backends_all"] is None else f"{needs['backends_all']:,}"
-        routers = needs["sub_clusters"]
-        console.print(f"needs {routers:,} sub-clusters with a router each; backends: {backends}")
-        for kinds in _of_kinds(loaded, found).values():
-            console.print(", ".join(f"{kind}: {count:,}" for kind, count in kinds.items()))
-    console.print(_figures(loaded, found))
-    if found.moves:
-        console.print(_moves(loaded, found))
+    else:
+        _print(loaded, found, needs)
+
+
+def _check_limits(time_limit_s: float, utilisation: float, accuracy: float | None) -> None:
+    check_positive("time_limit_s", time_limit_s)
+    check_fraction("utilisation", utilisation)
+    check_positive("utilisation", utilisation)
+    if accuracy is not None:
+        check_fraction("--accuracy", accuracy)
+
+
+def _refuse_given(sub_clusters: int, current: Path | None) -> None:
+    for option, given in (("--sub-clusters", sub_clusters), ("--current", current)):
+        if given:
+            refuse(option, given, "is what --size finds anew; leave one out")
 
 
 def _load(
@@ -183,21 +178,51 @@ def _with_rate_max(problem: Problem, rate_rps_max: float) -> Problem:
     return replace(problem, sub_clusters=places)
 
 
-def _needs(problem: Problem, found: PlacementSolution) -> dict[str, int | None]:
-    """How many sub-clusters, and backends in all; None where run times are not known."""
-    known = [each for each in found.backends if each is not None]
-    whole = sum(known) if len(known) == len(found.backends) else None
-    return {"sub_clusters": len(problem.sub_clusters), "backends_all": whole}
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a load needs, as `--size` finds it."""
+
+    sub_clusters: int
+    backends_all: int | None
+    """None where run times are not known."""
+    backends_of_kinds: Mapping[str, int]
+    """Empty where there are no kinds, or some run time is not known."""
+
+    @staticmethod
+    def of(problem: Problem, found: PlacementSolution) -> "Needs":
+        known = [each for each in found.backends if each is not None]
+        whole = sum(known) if len(known) == len(found.backends) else None
+        return Needs(len(problem.sub_clusters), whole, _of_kinds(problem, found))
+
+    def to_dict(self) -> JsonObject:
+        """The keys of `--json`, the last one where there are kinds."""
+        told = asdict(self)
+        if not self.backends_of_kinds:
+            del told["backends_of_kinds"]
+        return told
 
 
-def _of_kinds(problem: Problem, found: PlacementSolution) -> dict[str, dict[str, int]]:
-    """Backends of each kind, where there are kinds and all run times are known."""
+def _of_kinds(problem: Problem, found: PlacementSolution) -> dict[str, int]:
     counts: dict[str, int] = {}
     for place, count in zip(problem.sub_clusters, found.backends, strict=True):
         if count is None or place.kind == ANY_KIND:
             return {}
         counts[place.kind] = counts.get(place.kind, 0) + count
-    return {"backends_of_kinds": counts}
+    return counts
+
+
+def _print(problem: Problem, found: PlacementSolution, needs: Needs | None) -> None:
+    console = Console()
+    console.print(_places(problem, found))
+    if needs is not None:
+        backends = "unknown" if needs.backends_all is None else f"{needs.backends_all:,}"
+        routers = f"{needs.sub_clusters:,} sub-clusters with a router each"
+        console.print(f"needs {routers}; backends: {backends}")
+        if kinds := needs.backends_of_kinds:
+            console.print(", ".join(f"{kind}: {count:,}" for kind, count in kinds.items()))
+    console.print(_figures(problem, found))
+    if found.moves:
+        console.print(_moves(problem, found))
 
 
 def _places(problem: Problem, found: PlacementSolution) -> Table:

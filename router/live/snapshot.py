@@ -10,6 +10,7 @@ from fermata.router.core.engine import Engine
 from fermata.router.live.clients.cameras import cameras
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.pool_signals import read_pools
+from fermata.router.telemetry.meters import RecentBatch
 from fermata.router.telemetry.snapshot import (
     ApplicationSnapshot,
     BackendProcessSnapshot,
@@ -72,9 +73,7 @@ def snapshot_in_slices(
     engine, now_ns = live.engine, live.clock()
     up_ns, sub_clusters = now_ns - live.started_at_ns, _sub_clusters(live, now_ns)
     yield
-    parts = yield from _parts(live, now_ns)
-    recent = live.meters.recent_batches(now_ns, 0, live.built.variants) if with_batches else None
-    yield
+    parts = yield from _parts(live, now_ns, with_batches)
     counts = engine.ledger.applications
     return RouterSnapshot(
         term=live.term,
@@ -115,7 +114,7 @@ def snapshot_in_slices(
         standby=standby,
         tasks=tasks,
         links_refused=links_refused,
-        recent=recent,
+        recent=parts.recent,
         cameras=parts.cameras,
         pipelines=_pipelines(live),
     )
@@ -157,9 +156,10 @@ class _Parts(NamedTuple):
     processes: ProcessesSnapshot
     placement: PlacementSnapshot
     cameras: list[CameraSnapshot]
+    recent: dict[str, list[RecentBatch]] | None
 
 
-def _parts(live: LiveRouter, now_ns: int) -> Slices[_Parts]:
+def _parts(live: LiveRouter, now_ns: int, with_batches: bool) -> Slices[_Parts]:
     numbers = live.built.applications
     applications = yield from _sliced(
         numbers, APPLICATIONS, lambda name: _application(live, numbers[name], now_ns)
@@ -174,7 +174,9 @@ def _parts(live: LiveRouter, now_ns: int) -> Slices[_Parts]:
     yield
     listed = cameras(live.clients, live.meters)
     yield
-    return _Parts(applications, policies, variants, backends, processes, placement, listed)
+    recent = live.meters.recent_batches(now_ns, 0, live.built.variants) if with_batches else None
+    yield
+    return _Parts(applications, policies, variants, backends, processes, placement, listed, recent)
 
 
 def _wake_in_ns(engine: Engine, now_ns: int) -> int | None:

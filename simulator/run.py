@@ -107,20 +107,7 @@ class Driver:
         self.ownership = assembly.ownership
         self.families = assembly.families
         self.allowed = self._wishes()
-        self.cluster = EmulatedCluster(
-            scenario.backends,
-            self.engine.costs,
-            scenario.dispatch_ns,
-            scenario.jitter,
-            scenario.faults,
-            scenario.warmup_ns,
-            random.Random(f"{scenario.seed} execution"),
-            scenario.variation,
-            spreads(scenario) if scenario.draw == "profile" else None,
-            scenario.kind_of,
-            (scenario.slow_share, scenario.slow_factor),
-            scenario.fetch_ns,
-        )
+        self.cluster = self._cluster()
         count = len(self.arrivals.at_ns)
         self.start_ns = array("q", bytes(8 * count))
         self.end_ns = array("q", bytes(8 * count))
@@ -147,6 +134,23 @@ class Driver:
             counted = dict if self.queries is None else self.queries.counts
             given = self.engine, self.ownership, self.cluster.enter_control
             self.control = ScalingControl(scenario, *given, counted)
+
+    def _cluster(self) -> EmulatedCluster:
+        scenario = self.scenario
+        return EmulatedCluster(
+            scenario.backends,
+            self.engine.costs,
+            scenario.dispatch_ns,
+            scenario.jitter,
+            scenario.faults,
+            scenario.warmup_ns,
+            random.Random(f"{scenario.seed} execution"),
+            scenario.variation,
+            spreads(scenario) if scenario.draw == "profile" else None,
+            scenario.kind_of,
+            (scenario.slow_share, scenario.slow_factor),
+            scenario.fetch_ns,
+        )
 
     def _pipelines(self) -> QueryPlay | None:
         if not self.scenario.pipelines:
@@ -229,8 +233,7 @@ class Driver:
         while True:
             if index == last and index < count:
                 first, last = last, min(count, last + CHUNK)
-                at_ns = [*arrivals.at_ns[first:last].tolist(), NEVER]
-                application, client, slo_ns, priority = self._columns(first, last)
+                at_ns, application, client, slo_ns, priority = self._columns(first, last)
             # At one instant: first what has ended, then what arrives, then the timers.
             here = index - first
             arrival_ns, agenda_ns = at_ns[here], cluster.next_ns()
@@ -307,15 +310,19 @@ class Driver:
         hard_limit_ns = [each.limit_ns for each in self.scenario.applications]
         if self.uplinks is not None:
             # Frames come out of their uplinks in another order.
-            self.columns = (*self._columns(0, len(self.arrivals.at_ns)), hard_limit_ns)
+            self.columns = (*self._columns(0, len(self.arrivals.at_ns))[1:], hard_limit_ns)
         if self.control is not None:
             self.control.begin(self.scenario.backends)
         return hard_limit_ns
 
-    def _columns(self, first: int, last: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Application, client, SLO and priority of some arrivals; lists are read the fastest."""
+    def _columns(
+        self, first: int, last: int
+    ) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+        """Time, application, client, SLO and priority of some arrivals, and `NEVER` behind the
+        times. Lists are read the fastest."""
         arrivals = self.arrivals
         return (
+            [*arrivals.at_ns[first:last].tolist(), NEVER],
             arrivals.application[first:last].tolist(),
             arrivals.client[first:last].tolist(),
             arrivals.slo_ns[first:last].tolist(),

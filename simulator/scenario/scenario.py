@@ -220,28 +220,21 @@ def build_scenario(
     if needs_rate and rate_rps is None and not knows_rate(arrivals, applications):
         refuse("rate_rps", None, f"is needed with process {arrivals.process}; requests per second")
     autoscaler, epochs = read_autoscaler(top), read_epochs(top)
-    if (autoscaler or epochs) and top.items("faults"):
-        refuse("faults", top.items("faults"), "need a fixed fleet; leave autoscaler and epochs out")
+    if autoscaler or epochs:
+        _check_scales(top, groups)
     if autoscaler:
         check_accuracy(autoscaler.accuracy, applications, policy, options)
-    if (autoscaler or epochs) and len(kinds_of(groups)) > 1:
-        rule = "has several kinds, and only one can be scaled; leave autoscaler and epochs out"
-        refuse("backends", top.data["backends"], rule)
     if epochs:
         check_movable(each.policy or policy for each in applications)
     check_backends("backends", backends, owners_of(applications, policy, options))
     shares = _read_shares(top, applications, pipelines, arrivals, pipeline_rule)
     execution = top.inner("execution", EXECUTION_KEYS)
-    duration_s = top.positive("duration_s")
-    duration_ns = seconds(30 if duration_s is None else duration_s)
-    if duration_ns < 1:
-        refuse("duration_s", duration_s, "must be at least a nanosecond")
     return Scenario(
         applications=applications,
         backends=backends,
         rate_rps=rate_rps,
         seed=top.integer("seed", 0),
-        duration_ns=duration_ns,
+        duration_ns=_read_duration_ns(top),
         warmup_ns=seconds(top.number("warmup_s", 2)),
         policy=policy,
         policy_options=options,
@@ -265,6 +258,22 @@ def build_scenario(
         pipeline_shares=shares[len(applications) :],
         pipeline_rule=pipeline_rule,
     )
+
+
+def _check_scales(top: Fields, groups: tuple[BackendGroup, ...]) -> None:
+    if faults := top.items("faults"):
+        refuse("faults", faults, "need a fixed fleet; leave autoscaler and epochs out")
+    if len(kinds_of(groups)) > 1:
+        rule = "has several kinds, and only one can be scaled; leave autoscaler and epochs out"
+        refuse("backends", top.data["backends"], rule)
+
+
+def _read_duration_ns(top: Fields) -> int:
+    duration_s = top.positive("duration_s")
+    duration_ns = seconds(30 if duration_s is None else duration_s)
+    if duration_ns < 1:
+        refuse("duration_s", duration_s, "must be at least a nanosecond")
+    return duration_ns
 
 
 def _pipelined(

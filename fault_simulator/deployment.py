@@ -1,11 +1,12 @@
 """The deployment that this world serves, as a configuration."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from fermata.deployments.backend.execution.runners.runner import Runner
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.json_types import JsonObject
@@ -58,6 +59,12 @@ class MoreModels:
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Run times by variant."""
     models: tuple[ServedModel, ...] = ()
+    pipelines: tuple[JsonObject, ...] = ()
+    """Sections of pipelines, whose stages are among these models."""
+    runners: Callable[[], Mapping[str, Runner]] = dict
+    """By variant: runners for a backend's process, where a model does not echo."""
+    reports: bool = False
+    """Clients report their networks."""
 
 
 NO_MORE = MoreModels()
@@ -80,10 +87,8 @@ def deployment(
     standby: bool,
     scaled: bool,
     placed: bool = False,
-    more: tuple[JsonObject, ...] = (),
-    pipelines: tuple[JsonObject, ...] = (),
+    more: MoreModels = NO_MORE,
 ) -> DeploymentConfig:
-    """`more` are entries of further applications."""
     policy, options = draw_policy(rng, placed)
     scaling = {
         "minimum": rng.randint(1, 2),
@@ -108,8 +113,8 @@ def deployment(
     ]
     document: JsonObject = {
         "name": "world",
-        "applications": [*applications, *more],
-        "pipelines": list(pipelines),
+        "applications": [*applications, *more.entries],
+        "pipelines": list(more.pipelines),
         "backend": {"count": backends, "device": "emulated"},
         "router": {"policy": policy, "policy_options": options, "standby": standby},
         "autoscaler": scaling if scaled else None,

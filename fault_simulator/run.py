@@ -3,7 +3,9 @@
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.faults.lasting import LastingFaults
 from fermata.fault_simulator.pipelines.load import QueryClients
+from fermata.fault_simulator.pipelines.stages import PIPELINES
 from fermata.fault_simulator.sequences.load import SequenceClients
+from fermata.fault_simulator.sequences.steps import SEQUENCES
 from fermata.fault_simulator.settling import settle
 from fermata.fault_simulator.story import REST_NS, WARM_RPS, Plant, RunResult, Story
 from fermata.fault_simulator.system import SimulatedDeployment
@@ -92,7 +94,7 @@ class Sequences(Story):
     stream = "sequences"
 
     def deploy(self, backends: int, frontends: int, plant: Plant | None) -> SimulatedDeployment:
-        system = SimulatedDeployment(self.world, backends, frontends, plant, sequences=True)
+        system = SimulatedDeployment(self.world, backends, frontends, plant, more=SEQUENCES)
         steps = self.world.rng("steps")
         self.steps = SequenceClients(system, steps, self.rng.randint(3, 12))
         return system
@@ -125,7 +127,7 @@ class Pipelines(Story):
             *(self.world, backends, frontends, plant),
             scaled=False,
             spared=self.rng.random() < SPARED,
-            pipelines=True,
+            more=PIPELINES,
         )
         self.queries = QueryClients(system, self.world.rng("queries"))
         return system

@@ -5,6 +5,7 @@ from functools import partial
 
 from fermata.deployments.backend.process import UnfitError
 from fermata.deployments.config.policies import PolicyDocument, with_policies
+from fermata.deployments.config.served.pipelines import served_pipelines
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
@@ -23,19 +24,11 @@ from fermata.fault_simulator.deployment import (
 from fermata.fault_simulator.environment.network import SimulatedNetwork
 from fermata.fault_simulator.environment.world import InvariantViolationError, VirtualLoop, World
 from fermata.fault_simulator.harm import Harm
-from fermata.fault_simulator.pipelines import stages
 from fermata.fault_simulator.processes import (
     LINKS,
     BackendHost,
     FrontendHost,
     RouterHost,
-)
-from fermata.fault_simulator.sequences.steps import (
-    STEPS,
-    STEPS_ENTRY,
-    STEPS_VARIANT,
-    TABLE,
-    steps_runners,
 )
 from fermata.fault_simulator.spares import SimulatedSpares
 from fermata.foundation.errors import ServingError
@@ -74,25 +67,19 @@ class SimulatedDeployment:
         placed: bool = False,
         links: LinkOptions = LINKS,
         spared: bool = False,
-        sequences: bool = False,
-        pipelines: bool = False,
         more: MoreModels = NO_MORE,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides. `placed`: two sub-clusters, where it does not. `spared`:
-        backends have spares. `sequences`: there is a model with a state, too. `pipelines`: there
-        are some, and models for their stages. `more` are models beside all these."""
+        backends have spares. `more` are models beside those of every deployment."""
         self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
         self.standby, self.scaled = drawn(self.rng, standby), drawn(self.rng, scaled)
         self.room = world.rng("placement").randint(1, 2) if placed and not self.scaled else 0
         """Models that a backend has room for; 0: it holds all of them."""
-        placed = self.room > 0
-        self.sequences, self.pipelines, self.more = sequences, pipelines, more
-        entries = (STEPS_ENTRY,) if sequences else stages.STAGE_ENTRIES if pipelines else ()
+        self.more = more
         self.deployment = deployment(
-            *(self.rng, backends, self.standby, self.scaled, placed, entries + more.entries),
-            pipelines=stages.PIPELINES if pipelines else (),
+            self.rng, backends, self.standby, self.scaled, self.room > 0, more
         )
         self.harm = Harm()
         self.mark = "first"
@@ -103,8 +90,7 @@ class SimulatedDeployment:
         """Last number of each kind of process, as the cluster remembers it."""
         self.named: list[SimulatedActor | None] = [None, None]
         """The routers that the cluster names when asked, by seat."""
-        seats = range(2 if self.standby else 1)
-        self.resolvers = [partial(self._resolver, seat) for seat in seats]
+        self.resolvers = [partial(self._resolver, seat) for seat in range(1 + self.standby)]
         self.actors: list[SimulatedActor] = []
         self.routers: list[RouterHost] = []
         self.terms = KeptTerms(self.weather)
@@ -178,10 +164,7 @@ class SimulatedDeployment:
     @property
     def tables(self) -> Tables:
         """Run times of its models."""
-        more = {STEPS_VARIANT: TABLE} if self.sequences else dict(self.more.tables)
-        if self.pipelines:
-            more |= stages.STAGE_TABLES
-        return TABLES[self.scaled] | more
+        return {**TABLES[self.scaled], **self.more.tables}
 
     # Processes
 
@@ -238,13 +221,12 @@ class SimulatedDeployment:
         options = FrontendOptions(
             number, link_host="world", node="world", shared_memory=False, links=self.links
         )
-        models = [PLAIN, ENCODED, *((STEPS,) if self.sequences else self.more.models)]
-        if self.pipelines:
-            models += [*stages.STAGE_MODELS, *stages.query_models(self.deployment).values()]
+        models = [PLAIN, ENCODED, *self.more.models]
+        models += served_pipelines(self.deployment, self.more.models)
         registry = Registry(models, self.world.rng(f"{name}/trials"))
         host = FrontendHost(
             *(self.world, name, options, registry, self.resolvers),
-            reports=bool(self.more.models),
+            reports=self.more.reports,
         )
         self.frontends.append(host)
         self._started(host)
@@ -267,7 +249,7 @@ class SimulatedDeployment:
         host = BackendHost(
             *(self.world, name, number, self.tables, self.resolvers),
             *(self.lose_backend, self.room, self.links),
-            extra=steps_runners() if self.sequences else None,
+            extra=self.more.runners(),
         )
         self.harm.add(host.machine)
         self._started(host)

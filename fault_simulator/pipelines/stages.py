@@ -13,6 +13,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.served.pipelines import served_pipelines
 from fermata.deployments.frontend.requests.queries.parts import StageResult
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+from fermata.fault_simulator.deployment import MoreModels
 from fermata.foundation.json_types import Json, JsonObject
 from fermata.foundation.stage_calls import StageCalls, StageLostError
 from fermata.foundation.units import ms
@@ -49,7 +50,7 @@ STAGE_ENTRIES: tuple[JsonObject, ...] = tuple(
 SPLIT, SUM = f"{__name__}:split", f"{__name__}:sum_of"
 NAME: JsonObject = {"application": "name", "transform": SPLIT}
 JOIN: JsonObject = {"join": True, "transform": SUM}
-PIPELINES: tuple[JsonObject, ...] = (
+PIPELINE_ENTRIES: tuple[JsonObject, ...] = (
     {
         "name": "chain",
         "slo_ms": SLO_NS / 1e6,
@@ -75,6 +76,7 @@ PIPELINES: tuple[JsonObject, ...] = (
         "stages": [{"application": name} for name in STAGES],
     },
 )
+PIPELINES = MoreModels(STAGE_ENTRIES, STAGE_TABLES, STAGE_MODELS, PIPELINE_ENTRIES)
 FACTOR = 64
 """Numbers of parts are those of what they were made of, times this, and their places."""
 

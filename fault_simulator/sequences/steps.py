@@ -20,6 +20,7 @@ from fermata.deployments.specs.served_model import (
     ServedModel,
     TensorSpec,
 )
+from fermata.fault_simulator.deployment import MoreModels
 from fermata.fault_simulator.environment.world import InvariantViolationError
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms, seconds
@@ -82,3 +83,6 @@ class StepsModel:
 def steps_runners() -> dict[str, Runner]:
     """The model of a backend's process, with an empty state."""
     return {STEPS_VARIANT: SequenceRunner(StepsModel(), len(TABLE), INPUTS)}
+
+
+SEQUENCES = MoreModels((STEPS_ENTRY,), {STEPS_VARIANT: TABLE}, (STEPS,), runners=steps_runners)

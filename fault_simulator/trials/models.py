@@ -56,4 +56,4 @@ TRIAL_ENTRIES: tuple[JsonObject, ...] = (
         "variants": [_variant(BAD)],
     },
 )
-TRIALS = MoreModels(TRIAL_ENTRIES, TRIAL_TABLES, (EYES, *TRIED))
+TRIALS = MoreModels(TRIAL_ENTRIES, TRIAL_TABLES, (EYES, *TRIED), reports=True)

@@ -12,10 +12,10 @@ from fermata.foundation.units import SECOND
 from fermata.partitioner.backends import work_of
 from fermata.partitioner.plan import (
     ANY_KIND,
+    MoveStage,
     PlacedModel,
     Plan,
     Problem,
-    Stage,
     SubCluster,
     in_clusters,
     restricted,
@@ -100,9 +100,9 @@ class Placer:
         """The plan that is being applied."""
         self.begun_ns: int | None = None
         """The first reading since then."""
-        self.stage: Stage | None = None
+        self.stage: MoveStage | None = None
         """The stage that leads to it; None where the plan is the first one, or repeated."""
-        self.stages_left: list[Stage] = []
+        self.stages_left: list[MoveStage] = []
         self.moved = 0
         """Applications that plans have moved so far."""
         self.capacity = RouterCapacity()
@@ -317,7 +317,7 @@ class Placer:
             return self._apply(self.plan, None)
         return [] if self.going is None else self.on_reading(now_ns, reading)
 
-    def _apply(self, plan: Plan, stage: Stage | None) -> list[PlacementEffect]:
+    def _apply(self, plan: Plan, stage: MoveStage | None) -> list[PlacementEffect]:
         self.going, self.stage, self.begun_ns = plan, stage, None
         return [ApplyPlan(plan)]
 

@@ -16,7 +16,7 @@ import grpc
 import uvloop
 
 from benchmarks.figures import Figure, run_parts
-from fermata.deployments.frontend.access.native_server import Calls, NativeServer
+from fermata.deployments.frontend.access.native_server import NativeServer, ServedCalls
 from fermata.deployments.frontend.edge.build import EdgeError, load
 from fermata.deployments.specs.frontend import ServerOptions
 from fermata.foundation.process_memory import keep_freed_memory
@@ -50,7 +50,7 @@ def _server(kind: str) -> Any:
     handlers = {METHOD: grpc.stream_stream_rpc_method_handler(_answer)}
     others = grpc.method_handlers_generic_handler(SERVICE, handlers)
     if kind == "native":
-        calls = Calls(SERVICE, handlers, others, lambda _, begin: begin(), lambda _: None)
+        calls = ServedCalls(SERVICE, handlers, others, lambda _, begin: begin(), lambda _: None)
         return NativeServer(load(), ServerOptions(), calls, 512 << 20)
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((others,))

@@ -19,7 +19,7 @@ from fermata.router.policies.jellyfish.problem import UNITS_PER_FPS, make_client
 from fermata.simulator.reports.report import report
 from fermata.simulator.run import Driver
 from fermata.simulator.scenario.scenario import Scenario, read_scenario
-from fermata.simulator.uplinks import Camera
+from fermata.simulator.uplinks import UplinkCamera
 
 WARMUP_S = 12
 """Clients find their sizes; the paper's start one after the other within such a time."""
@@ -112,7 +112,7 @@ def play(data: Data, case: Scenario, with_reference: bool) -> Outcome:
     return Outcome(result.bad_rate, result.accuracy or 0.0, reference, served)
 
 
-def best_static(data: Data, case: Scenario, cameras: Sequence[Camera]) -> tuple[float, float]:
+def best_static(data: Data, case: Scenario, cameras: Sequence[UplinkCamera]) -> tuple[float, float]:
     """Mean accuracy of a served frame under the best mapping of each stretch of constant
     bandwidths, and the share of frames that are served."""
     begin_ns, end_ns = case.warmup_ns, case.warmup_ns + case.duration_ns
@@ -135,7 +135,7 @@ def best_static(data: Data, case: Scenario, cameras: Sequence[Camera]) -> tuple[
 
 
 def _best_mapping(
-    data: Data, cameras: Sequence[Camera], bandwidths: Sequence[float], workers: int
+    data: Data, cameras: Sequence[UplinkCamera], bandwidths: Sequence[float], workers: int
 ) -> tuple[float, float]:
     """Eq. (1) of the best mapping, and the rate of the clients it serves."""
     clients = []

@@ -29,7 +29,7 @@ from fermata.commands.streaming.answers import labels_said, read_answer, stage_l
 from fermata.commands.streaming.camera import Camera, film, model_of_pictures, read_cameras
 from fermata.commands.streaming.drawing import FrameDrawer
 from fermata.commands.streaming.many import RunningCamera, run_cameras, table_of
-from fermata.commands.streaming.summary import StreamCounts
+from fermata.commands.streaming.summary import ResultCounts
 from fermata.commands.streaming.uplinks import read_uplink
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.json_types import JsonObject
@@ -159,7 +159,7 @@ def _one(
     drawer = FrameDrawer(Path(draw), found) if draw else None
     rows: list[JsonObject] | None = [] if as_json else None
     stream = FrameStream(server, camera.model, camera.source, options)
-    counts = StreamCounts(options.slo_ns)
+    counts = ResultCounts(options.slo_ns)
     interrupted = _run(stream, frames, found, counts, rows, drawer)
     if as_json:
         print(json.dumps(asdict(counts.summary()) | {"frames": rows}))
@@ -208,7 +208,7 @@ def _run(
     stream: FrameStream,
     frames: int | None,
     model: ModelDescription,
-    counts: StreamCounts,
+    counts: ResultCounts,
     rows: list[JsonObject] | None,
     drawer: FrameDrawer | None,
 ) -> bool:

@@ -160,7 +160,7 @@ def moves(current: Plan, plan: Plan, load_cost: Mapping[str, float]) -> tuple[Mo
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class MoveStage:
     """Moves made together: every load first, and when all are done, every unload."""
 
     moves: tuple[Move, ...]
@@ -168,7 +168,7 @@ class Stage:
     """There is no room to load first: its model is away until a later stage loads it."""
 
 
-def stages(problem: Problem, plan: Plan) -> tuple[Stage, ...]:
+def stages(problem: Problem, plan: Plan) -> tuple[MoveStage, ...]:
     """An order of moves in which each model is loaded on its new home before it leaves the old.
 
     While a sub-cluster holds what comes and what goes it needs more memory than either plan. As
@@ -182,7 +182,7 @@ def stages(problem: Problem, plan: Plan) -> tuple[Stage, ...]:
         if name in models:
             held[home].add(name)
     left = sorted(moves(problem.current, plan, costs), key=lambda move: -_static(models, move))
-    ordered: list[Stage] = []
+    ordered: list[MoveStage] = []
     while left:
         fitting: list[Move] = []
         for move in left:
@@ -204,7 +204,7 @@ def stages(problem: Problem, plan: Plan) -> tuple[Stage, ...]:
         for move in fitting:
             if move.source is not None:
                 held[move.source].discard(move.model)
-        ordered.append(Stage(tuple(fitting), gap))
+        ordered.append(MoveStage(tuple(fitting), gap))
     return tuple(ordered)
 
 

@@ -16,7 +16,7 @@ CLOCK_NS_MAX = 1000 * SECOND
 """A camera's clock is ahead of the server's, or behind, by any time up to this."""
 
 
-class Camera:
+class UplinkCamera:
     """One client with a clock of its own, and its link."""
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Uplinks:
     ) -> None:
         self.spec = spec
         self.way_ns = spec.round_trip_ns // 2
-        self.cameras: dict[int, Camera] = {}
+        self.cameras: dict[int, UplinkCamera] = {}
         self.advice: dict[int, Advise] = {}
         """By client, each of which has one application: as a frontend keeps it, until a message
         goes out that it can ride on."""
@@ -107,7 +107,7 @@ class Uplinks:
                     uplink = Uplink(group.fps or 1.0, group.slo_ns, sides, thins=advised)
                     if not advised:
                         uplink.sizer.asked = top
-                    self.cameras[len(self.cameras) + 1] = Camera(
+                    self.cameras[len(self.cameras) + 1] = UplinkCamera(
                         uplink,
                         EmulatedLink(trace, offset_ns),
                         clock_ns,

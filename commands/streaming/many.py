@@ -17,7 +17,7 @@ from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.clients.wire.errors import WireError
 from fermata.commands.streaming.camera import Camera
 from fermata.commands.streaming.drawing import FrameDrawer
-from fermata.commands.streaming.summary import StreamCounts
+from fermata.commands.streaming.summary import ResultCounts
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import seconds
 
@@ -38,7 +38,7 @@ class RunningCamera:
         self.options = options
         self.drawer = drawer
         """Saves its frames, where that is wanted."""
-        self.counts = StreamCounts(options.slo_ns)
+        self.counts = ResultCounts(options.slo_ns)
         self.recent_ns: deque[int] = deque()
         """When its last frames ended."""
         self.trouble = ""

@@ -38,7 +38,7 @@ class StreamSummary:
         return f"{self.good} of {self.requests} frames within {self.slo_ms:g} ms{shown}"
 
 
-class StreamCounts:
+class ResultCounts:
     """Counts the results of one stream as they come."""
 
     def __init__(self, slo_ns: int) -> None:

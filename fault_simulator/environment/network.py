@@ -38,10 +38,10 @@ class SimulatedNetwork:
         self.dark: set[VirtualLoop] = set()
         """Processes of machines without power: nothing more is heard of them."""
 
-    def listen(self, loop: VirtualLoop, make: MakeProtocol) -> "Listener":
+    def listen(self, loop: VirtualLoop, make: MakeProtocol) -> "SimulatedListener":
         self.ports += 1
         self.listeners[self.ports] = (loop, make)
-        return Listener(self, self.ports)
+        return SimulatedListener(self, self.ports)
 
     async def connect(
         self, loop: VirtualLoop, make: MakeProtocol, port: int
@@ -160,7 +160,7 @@ class SimulatedNetwork:
                 end.pipe.extra_ns = extra_ns
 
 
-class Listener:
+class SimulatedListener:
     """The object that `create_server` returns, as far as `LinkServer` uses it."""
 
     def __init__(self, network: SimulatedNetwork, port: int) -> None:

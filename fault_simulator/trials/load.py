@@ -12,7 +12,7 @@ from fermata.router.links.messages import ClientNetworkReport
 from fermata.router.links.unavailability import UnavailableCause
 
 
-class Camera:
+class TrialCamera:
     """One client that reports its network, at whichever frontend is up."""
 
     def __init__(self, number: int, rng: random.Random) -> None:
@@ -34,7 +34,7 @@ class TrialClients:
 
     def __init__(self, system: SimulatedDeployment, rng: random.Random) -> None:
         self.system, self.rng = system, rng
-        self.cameras = [Camera(number, rng) for number in range(1, rng.randint(2, 5))]
+        self.cameras = [TrialCamera(number, rng) for number in range(1, rng.randint(2, 5))]
         self.bad = rng.random() < 0.6
         """The version on trial turns out bad."""
         self.frames: list[Sent] = []
@@ -76,7 +76,7 @@ class TrialClients:
         model, _ = frontend.hub.registry.find(TRIED[0].name)
         return self.system.clients.send(model, frontend)
 
-    def _frame(self, camera: Camera) -> None:
+    def _frame(self, camera: TrialCamera) -> None:
         up = self._up()
         if camera.frontend not in up:
             camera.frontend = self.rng.choice(up) if up else None

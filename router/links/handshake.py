@@ -42,7 +42,7 @@ ROLES = frozenset(("frontend", "router", "backend", STANDBY))
 _encoder = msgspec.msgpack.Encoder()
 
 
-class RefusedError(Exception):
+class LinkRefusedError(Exception):
     """Refusal of a link to the peer."""
 
     def __init__(self, code: CloseCode, detail: str, term: int = 0) -> None:
@@ -65,7 +65,7 @@ class Handshake(Protocol):
         """Messages to send first."""
 
     def on_message(self, message: Message) -> list[Message]:
-        """Messages to answer with; raises RefusedError."""
+        """Messages to answer with; raises LinkRefusedError."""
 
 
 class Connector:
@@ -145,7 +145,7 @@ class Acceptor:
             check_proof(message, prove(self.secret, CONNECTOR, claimed, self.challenge))
             if claimed.dialled != self.address:
                 detail = f"{claimed.dialled!r} was dialled, and this is {self.address!r}"
-                raise RefusedError(CloseCode.MISDIRECTED, detail)
+                raise LinkRefusedError(CloseCode.MISDIRECTED, detail)
             check_roles(claimed, self.me, claimed, self.roles)
             check_term(self.me, claimed)
             self.peer = claimed
@@ -160,20 +160,20 @@ def prove(secret: bytes, side: bytes, *said: Message) -> Proof:
 
 def check_proof(proof: Proof, wanted: Proof) -> None:
     if not hmac.compare_digest(proof.digest, wanted.digest):
-        raise RefusedError(
+        raise LinkRefusedError(
             CloseCode.UNPROVEN, "the proof is wrong: both ends need the secret of one deployment"
         )
 
 
 def check_nonce(nonce: bytes) -> None:
     if not NONCE_BYTES <= len(nonce) <= NONCE_BYTES_MAX:
-        raise RefusedError(CloseCode.MALFORMED, f"a nonce of {len(nonce)} bytes")
+        raise LinkRefusedError(CloseCode.MALFORMED, f"a nonce of {len(nonce)} bytes")
 
 
 def check_protocol(me: Hello, peer: Hello, known: tuple[int, ...]) -> None:
     """Check that the peer speaks one of the `known` versions."""
     if peer.protocol not in known:
-        raise RefusedError(
+        raise LinkRefusedError(
             CloseCode.PROTOCOL,
             f"{named(peer)} speaks protocol {peer.protocol}, this {me.role} speaks {PROTOCOL}; "
             "deploy one version",
@@ -184,19 +184,19 @@ def check_roles(connector: Hello, acceptor: Hello, peer: Hello, vouched: frozens
     """Check that these two may link, and that the peer's certificate allows its role."""
     if acceptor.role not in LINKS_TO.get(connector.role, ()):
         detail = f"{named(connector)} may not link to a {acceptor.role}"
-        raise RefusedError(CloseCode.WRONG_ROLE, detail)
+        raise LinkRefusedError(CloseCode.WRONG_ROLE, detail)
     # A router that waits and one that leads are the same process.
     role = "router" if peer.role == STANDBY else peer.role
     if vouched and role not in vouched:
         detail = f"{named(peer)} has a certificate for {', '.join(sorted(vouched))} alone"
-        raise RefusedError(CloseCode.WRONG_ROLE, detail)
+        raise LinkRefusedError(CloseCode.WRONG_ROLE, detail)
 
 
 def check_term(me: Hello, peer: Hello) -> None:
     """Check that the router among the two is one that the other may follow."""
     router, other = (peer, me) if peer.role == "router" else (me, peer)
     if router.role == "router" and router.term < other.term:
-        raise RefusedError(CloseCode.STALE, stale(router, other), other.term)
+        raise LinkRefusedError(CloseCode.STALE, stale(router, other), other.term)
 
 
 def stale(router: Hello, other: Hello) -> str:
@@ -206,9 +206,9 @@ def stale(router: Hello, other: Hello) -> str:
     )
 
 
-def out_of_turn(message: Message) -> RefusedError:
+def out_of_turn(message: Message) -> LinkRefusedError:
     kind = type(message).__name__
-    return RefusedError(CloseCode.MALFORMED, f"{kind} out of turn in the handshake")
+    return LinkRefusedError(CloseCode.MALFORMED, f"{kind} out of turn in the handshake")
 
 
 def named(hello: Hello) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from fermata.foundation.errors import ServingError
 from fermata.router.links.closing import CloseCode, Closed, quoted
-from fermata.router.links.handshake import Handshake, RefusedError
+from fermata.router.links.handshake import Handshake, LinkRefusedError
 from fermata.router.links.limits import LIMITS, SessionLimits
 from fermata.router.links.messages import Challenge, Goodbye, Heartbeat, Hello, Message, Proof
 
@@ -210,7 +210,7 @@ class Session:
     def _shake(self, now_ns: int, message: Message) -> None:
         try:
             self.replies += self.handshake.on_message(message)
-        except RefusedError as error:
+        except LinkRefusedError as error:
             self.close(error.code, error.detail, term=error.term)
             return
         self.peer = self.handshake.peer

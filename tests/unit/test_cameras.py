@@ -30,7 +30,7 @@ from fermata.router.core.events import ClientReport
 from fermata.router.links.messages import ClientNetworkReport
 from fermata.router.live.clients.cameras import cameras
 from fermata.router.policies.family import family_of
-from fermata.router.policies.jellyfish.left_out import LeftOut, why_left_out
+from fermata.router.policies.jellyfish.left_out import UnmappedReason, why_left_out
 from fermata.router.policies.jellyfish.options import JellyfishOptions
 from fermata.router.policies.jellyfish.source import Jellyfish
 from fermata.router.telemetry.dashboard_frames import DashboardFrame, read_frame
@@ -58,19 +58,19 @@ def jellyfish(backends: int = 1) -> tuple[Engine, Jellyfish]:
 @pytest.mark.parametrize(
     ("wanted", "slo_ms", "fps", "mbps", "floor"),
     [
-        (LeftOut.FLOOR, 100, 10.0, 50.0, 0.9),
+        (UnmappedReason.FLOOR, 100, 10.0, 50.0, 0.9),
         # 100 kbit take 100 ms.
-        (LeftOut.NETWORK, 100, 10.0, 1.0, 0.0),
-        (LeftOut.RATE, 100, 500.0, 500.0, 0.0),
+        (UnmappedReason.NETWORK, 100, 10.0, 1.0, 0.0),
+        (UnmappedReason.RATE, 100, 500.0, 500.0, 0.0),
     ],
 )
 def test_a_camera_is_left_out_for_a_reason(
-    wanted: LeftOut, slo_ms: float, fps: float, mbps: float, floor: float
+    wanted: UnmappedReason, slo_ms: float, fps: float, mbps: float, floor: float
 ) -> None:
     made, source = jellyfish()
     report = ClientReport(1, ms(slo_ms), fps, mbps * 1e6, 128, 100_000, accuracy_floor=floor)
     made.on_report(0, 0, report)
-    assert why_left_out(source, source.clients[1]) is LeftOut.UNPLANNED
+    assert why_left_out(source, source.clients[1]) is UnmappedReason.UNPLANNED
     made.on_time(1)
     assert source.mapped == {}
     assert why_left_out(source, source.clients[1]) is wanted
@@ -83,10 +83,10 @@ def test_a_camera_beside_too_many_others_is_told_so() -> None:
     made.on_time(1)
     left_out = [known for client, known in source.clients.items() if client not in source.mapped]
     assert left_out
-    assert {why_left_out(source, known) for known in left_out} == {LeftOut.FULL}
+    assert {why_left_out(source, known) for known in left_out} == {UnmappedReason.FULL}
     bare, alone = jellyfish(backends=0)
     bare.on_report(0, 0, ClientReport(1, ms(100), 30.0, 500e6, 128, 100_000))
-    assert why_left_out(alone, alone.clients[1]) is LeftOut.NO_BACKEND
+    assert why_left_out(alone, alone.clients[1]) is UnmappedReason.NO_BACKEND
 
 
 def test_misses_are_counted_for_each_camera() -> None:

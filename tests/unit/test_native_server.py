@@ -26,7 +26,7 @@ from fermata.deployments.frontend.access.native_call import (
     timeout_of,
     trailers,
 )
-from fermata.deployments.frontend.access.native_server import Calls, NativeServer
+from fermata.deployments.frontend.access.native_server import NativeServer, ServedCalls
 from fermata.deployments.frontend.edge.build import build, load, reason_not
 from fermata.deployments.specs.frontend import ConnectionLimits, ServerOptions
 from fermata.foundation.units import ms
@@ -88,7 +88,7 @@ class Served:
             "Echo": grpc.stream_stream_rpc_method_handler(self.echo),
             "Flood": grpc.stream_stream_rpc_method_handler(self.flood),
         }
-        calls = Calls(SERVICE, methods, Others(), lambda _, begin: begin(), self.vain.append)
+        calls = ServedCalls(SERVICE, methods, Others(), lambda _, begin: begin(), self.vain.append)
         server = NativeServer(load(build()), options, calls, 64 << 20)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()

@@ -9,7 +9,7 @@ from fermata.autoscaler.readings import ApplicationReading, ClusterReading
 from fermata.deployments.control.sub_clusters.homes import DirectoryKeeper
 from fermata.deployments.control.sub_clusters.moves import LEAVE_NS, HomeMoves
 from fermata.foundation.units import SECOND
-from fermata.partitioner.plan import Move, PlacedModel, Plan, Stage
+from fermata.partitioner.plan import Move, MoveStage, PlacedModel, Plan
 from fermata.router.links.directory import Directory, Home
 
 MEMBERS = {"a": ("a@1", "a@2"), "b": ("b",)}
@@ -111,7 +111,7 @@ def test_a_move_that_ends_about_when_its_time_does_is_whole_or_has_not_been(load
     loop.on_start(0, ClusterReading(0, 1, opened, (), Plan({"a": 0, "b": 1})), 2)
     ordered(loop, moves, 0, {})
     assert loop.placer is not None
-    loop.placer.stages_left = [Stage((Move("a", 0, 1, 1.0),))]
+    loop.placer.stages_left = [MoveStage((Move("a", 0, 1, 1.0),))]
     loop.effects += loop.placer._next_stage()
     now_ns = 0
     while loop.is_placing:

@@ -33,7 +33,7 @@ def sleep_until(at_ns: int) -> None:
         pass
 
 
-class FileLock:
+class DeviceLock:
     """A lock that processes share by its path."""
 
     def __init__(self, path: str) -> None:
@@ -58,7 +58,7 @@ class EmulatedGpu:
     """Runs one batch at a time; processes that name the same lock share it."""
 
     def __init__(self, lock_path: str = "") -> None:
-        self.lock = FileLock(lock_path) if lock_path else None
+        self.lock = DeviceLock(lock_path) if lock_path else None
         self.broken = ""
         """Why it runs nothing any more, as after an error that a real one does not recover from."""
 

@@ -31,7 +31,7 @@ CLOSE_S = 0.5
 BACKLOG = 1024
 
 
-class Calls(NamedTuple):
+class ServedCalls(NamedTuple):
     """Handlers, and how calls get to them."""
 
     service: str
@@ -55,7 +55,7 @@ class NativeServer:
     """Has the methods of gRPC's asyncio server that a frontend uses."""
 
     def __init__(
-        self, edge: ModuleType, options: ServerOptions, calls: Calls, held_bytes_max: int
+        self, edge: ModuleType, options: ServerOptions, calls: ServedCalls, held_bytes_max: int
     ) -> None:
         """While messages of more than `held_bytes_max` wait for their rest or for a reader, no more
         comes from connections that hold some."""

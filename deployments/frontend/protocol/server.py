@@ -23,7 +23,7 @@ from fermata.deployments.frontend.access.connection_watch import (
 )
 from fermata.deployments.frontend.access.connections import ConnectionGate, HttpServer
 from fermata.deployments.frontend.access.grpc_server import grpc_server
-from fermata.deployments.frontend.access.native_server import Calls, NativeServer
+from fermata.deployments.frontend.access.native_server import NativeServer, ServedCalls
 from fermata.deployments.frontend.access.tls import grpc_credentials, http_context
 from fermata.deployments.frontend.edge.build import EdgeError, load
 from fermata.deployments.frontend.protocol.calls import HEALTH, GrpcCalls
@@ -133,7 +133,7 @@ class FrontendServer:
             LOG.warning("gRPC's own server serves", extra=fields(native_edge=str(error)))
             return None
         LOG.info("the native edge serves")
-        given = Calls(SERVICE, calls.methods, calls, calls.line_up, calls.on_vain, PROMPT)
+        given = ServedCalls(SERVICE, calls.methods, calls, calls.line_up, calls.on_vain, PROMPT)
         return NativeServer(
             edge, self.options, given, self.service.driver.table.limits.payload_bytes_max
         )

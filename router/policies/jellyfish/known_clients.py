@@ -9,7 +9,7 @@ from fermata.router.core.events import ClientReport
 
 
 @dataclass(frozen=True, slots=True)
-class RateRules:
+class ClientRateRules:
     """How rates of clients are measured, and how far they are held to them."""
 
     over_ns: int = SECOND
@@ -53,7 +53,7 @@ class KnownClient:
         "planned_fps",
         "refilled_at_ns",
     )
-    rules: ClassVar[RateRules] = RateRules()
+    rules: ClassVar[ClientRateRules] = ClientRateRules()
 
     def __init__(self, now_ns: int, report: ClientReport) -> None:
         self.bits = FrameBits()

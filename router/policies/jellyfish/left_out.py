@@ -9,7 +9,7 @@ from fermata.router.policies.jellyfish.problem import QUEUE_FACTOR
 from fermata.router.policies.jellyfish.source import Jellyfish
 
 
-class LeftOut(StrEnum):
+class UnmappedReason(StrEnum):
     """Reasons, each of which has a remedy of its own."""
 
     UNPLANNED = "not planned yet"
@@ -20,12 +20,12 @@ class LeftOut(StrEnum):
     FULL = "the backends are full with other clients; it takes turns with them"
 
 
-def why_left_out(source: Jellyfish, known: KnownClient) -> LeftOut:
+def why_left_out(source: Jellyfish, known: KnownClient) -> UnmappedReason:
     """The first thing that stands in the way of a client that is not served."""
     if not source.workers:
-        return LeftOut.NO_BACKEND
+        return UnmappedReason.NO_BACKEND
     if known.last.client not in source.advised:
-        return LeftOut.UNPLANNED
+        return UnmappedReason.UNPLANNED
     floor = max(source.floor, known.last.accuracy_floor)
     pinned = known.last.pinned
     allowed = [
@@ -34,7 +34,7 @@ def why_left_out(source: Jellyfish, known: KnownClient) -> LeftOut:
         if (pinned < 0 and source.accuracy[dnn] >= floor) or variant == pinned
     ]
     if not allowed:
-        return LeftOut.FLOOR
+        return UnmappedReason.FLOOR
     left_ns = budgets(known.wish(), source.input_sizes, source.lead.ns(1))
     kinds = {worker.kind for worker in source.workers.values()}
     in_time = False
@@ -45,5 +45,5 @@ def why_left_out(source: Jellyfish, known: KnownClient) -> LeftOut:
             in_time = in_time or bool(fits)
             rates = (size * SECOND / each for size, each in enumerate(fits, start=1))
             if any(rate > known.fps for rate in rates):
-                return LeftOut.FULL
-    return LeftOut.RATE if in_time else LeftOut.NETWORK
+                return UnmappedReason.FULL
+    return UnmappedReason.RATE if in_time else UnmappedReason.NETWORK

@@ -11,7 +11,7 @@ from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.lookahead.values import Choice
 
 
-class Fleet:
+class PoolKinds:
     """Kinds of the pool's backends, with their speed against the fastest that is there."""
 
     __slots__ = ("kind", "speed", "work", "worth")

@@ -21,7 +21,7 @@ from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.central.source import CentralQueue
 from fermata.router.policies.family import Family
 from fermata.router.policies.lookahead.arrival_rate import ArrivalRate
-from fermata.router.policies.lookahead.fleet import Fleet, batch_on, occupied
+from fermata.router.policies.lookahead.fleet import PoolKinds, batch_on, occupied
 from fermata.router.policies.lookahead.market import Market
 from fermata.router.policies.lookahead.outcomes import OutcomeCount
 from fermata.router.policies.lookahead.rules import LookaheadRules
@@ -67,7 +67,7 @@ class LookaheadQueue(CentralQueue):
         self.failures = 0
         self.outcome = OutcomeCount()
         self.accuracy_of = dict(zip(self.variants, self.accuracy, strict=True))
-        self.fleet = Fleet(self.under_way)
+        self.fleet = PoolKinds(self.under_way)
         self.chosen_for: tuple[int, float, int] = (-1, 0.0, 0)
         """Time, time left and requests waiting at the last look into the table."""
         self.chosen: tuple[Choice | None, Choice | None] = (None, None)

@@ -18,7 +18,7 @@ memory was lent for too long and is free."""
 
 
 @dataclass(slots=True)
-class Looker:
+class LookingBackend:
     """A backend that takes looks."""
 
     applications: frozenset[str]
@@ -31,7 +31,7 @@ class Looker:
 class AskedLook:
     """A look that a backend was asked for."""
 
-    looker: Looker
+    looker: LookingBackend
     application: str
     answers: bool
     """The client takes the look's answer for the model's."""
@@ -45,7 +45,7 @@ class BackendLooks:
         self.send = send
         self.limits = limits
         self.clock = clock
-        self.lookers: dict[int, Looker] = {}
+        self.lookers: dict[int, LookingBackend] = {}
         """By the number of the backend."""
         self.asked: dict[int, AskedLook] = {}
         """Looks under way, by request, the oldest first."""
@@ -58,7 +58,7 @@ class BackendLooks:
         """A backend takes looks at requests of these applications."""
         before = self.lookers.get(backend)
         if before is None:
-            self.lookers[backend] = Looker(frozenset(applications), near)
+            self.lookers[backend] = LookingBackend(frozenset(applications), near)
         else:
             before.applications, before.near = frozenset(applications), near
 
@@ -89,7 +89,7 @@ class BackendLooks:
         self.asked[rid] = AskedLook(looker, application, answers, now_ns)
         return True
 
-    def _pick(self, application: str) -> tuple[int, Looker] | None:
+    def _pick(self, application: str) -> tuple[int, LookingBackend] | None:
         able = [each for each in self.lookers.items() if application in each[1].applications]
         return min(able, key=lambda each: (not each[1].near, each[1].under_way), default=None)
 

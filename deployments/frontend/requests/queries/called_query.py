@@ -8,7 +8,7 @@ from fermata.deployments.frontend.outcomes import Outcome, Refusal, drop_refusal
 from fermata.deployments.frontend.requests.pending_request import CallTicket
 from fermata.deployments.frontend.requests.queries.answers import called_answer
 from fermata.deployments.frontend.requests.queries.function_loops import FunctionLoop
-from fermata.deployments.frontend.requests.queries.function_run import Call, FunctionRun
+from fermata.deployments.frontend.requests.queries.function_run import FunctionRun, StageCall
 from fermata.deployments.frontend.requests.queries.open_query import OpenQuery
 from fermata.deployments.frontend.requests.queries.parts import QueryPartRecord, result_of
 from fermata.deployments.frontend.requests.queries.refusals import told_of
@@ -41,7 +41,7 @@ class CalledQuery:
         cycles are collected, which frontends do rarely."""
         on.post(self.run.begin)
 
-    def on_call(self, call: Call) -> None:
+    def on_call(self, call: StageCall) -> None:
         query, now_ns = self.query, self.means.now_ns()
         if query.settled or call.given_up:
             return
@@ -55,12 +55,12 @@ class CalledQuery:
         else:
             call.rid = found
 
-    def on_given_up(self, call: Call) -> None:
+    def on_given_up(self, call: StageCall) -> None:
         call.given_up = True
         if call.rid in self.query.running and not self.query.settled:
             self.means.cancel_soon(call.rid)
 
-    def _on_part(self, call: Call, ticket: CallTicket, rid: int, outcome: Outcome) -> None:
+    def _on_part(self, call: StageCall, ticket: CallTicket, rid: int, outcome: Outcome) -> None:
         query = self.query
         query.running.discard(rid)
         if query.settled:
@@ -81,7 +81,7 @@ class CalledQuery:
         else:
             self._lose(call, outcome)
 
-    def _lose(self, call: Call, refusal: Refusal) -> None:
+    def _lose(self, call: StageCall, refusal: Refusal) -> None:
         query = self.query
         assert call.record is not None
         call.record.missing = refusal.reason

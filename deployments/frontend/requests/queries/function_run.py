@@ -71,7 +71,7 @@ class LostCallError(StageLostError):
         self.refusal = refusal
 
 
-class Call:
+class StageCall:
     """One call of a stage, until it has ended."""
 
     def __init__(self, place: int, given: RequestInput, is_own: bool, future: Any) -> None:
@@ -93,9 +93,9 @@ class Call:
 class CallTaker(Protocol):
     """The frontend's side of a query, on its own loop."""
 
-    def on_call(self, call: Call) -> None: ...
+    def on_call(self, call: StageCall) -> None: ...
 
-    def on_given_up(self, call: Call) -> None:
+    def on_given_up(self, call: StageCall) -> None:
         """The function does not wait for it any more."""
 
     def on_ended(self, outcome: bytes | Refusal) -> None:
@@ -130,7 +130,7 @@ class FunctionRun:
         self.inputs = QueryInputs(given, pixels_max)
         self.taker = taker
         self.places = {stage.name: place for place, stage in enumerate(pipeline.stages)}
-        self.calls: set[Call] = set()
+        self.calls: set[StageCall] = set()
         """Those that the function waits for."""
         self.called = 0
         self.is_over = False
@@ -199,12 +199,12 @@ class FunctionRun:
             made = call_input(self.pipeline.stages[place].model, own, place == 0)
         except BadRequestError as error:
             raise ValueError(f"the input of stage {name!r}: {error}") from None
-        return await self._await(Call(place, made, own is self.inputs, self._future()))
+        return await self._await(StageCall(place, made, own is self.inputs, self._future()))
 
     def _future(self) -> "asyncio.Future[StageResult | Refusal]":
         return self.on.loop.create_future()
 
-    async def _await(self, call: Call) -> StageResult:
+    async def _await(self, call: StageCall) -> StageResult:
         self.calls.add(call)
         self.on.reply(self.taker.on_call, call)
         try:

@@ -9,10 +9,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fermata.router.core.events import DropReason
-
-MOVED = DropReason.MOVED
-"""Reason with which a router hands a request back whose application lives elsewhere."""
 DIRECTORY_FROM = 9
 """Version of the protocol that knows directories; routers send none to earlier peers."""
 

@@ -13,7 +13,8 @@ from fermata.deployments.frontend.requests.pending_request import (
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.foundation.units import ms, seconds
-from fermata.router.links.directory import MOVED, Directory, Home, shifted
+from fermata.router.core.events import DropReason
+from fermata.router.links.directory import Directory, Home, shifted
 from fermata.router.links.messages import Dropped, Result, Submit
 
 SUB_CLUSTERS = 3
@@ -125,7 +126,7 @@ class Homes(RuleBasedStateMachine):
         if home in self.table.homes.of(application):
             self.table.on_result(self.now_ns, 9, Result(rid, "v", 1, 0, 0))
         else:
-            self.table.on_dropped(self.now_ns, Dropped(rid, MOVED), home)
+            self.table.on_dropped(self.now_ns, Dropped(rid, DropReason.MOVED), home)
         self.carry_out()
 
     @invariant()

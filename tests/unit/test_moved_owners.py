@@ -14,7 +14,8 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND, ms
 from fermata.partitioner.plan import Plan
 from fermata.router.assembly import RouterConfig
-from fermata.router.links.directory import MOVED, Directory, Home
+from fermata.router.core.events import DropReason
+from fermata.router.links.directory import Directory, Home
 from fermata.router.links.messages import (
     ClientNetworkReport,
     Done,
@@ -148,7 +149,7 @@ def test_a_batch_that_runs_ends_before_its_backend_changes_hands() -> None:
     home.place("b")
     # What waits is handed back, and what runs ends here.
     dropped = home.world.frontend.take(Dropped)
-    assert [(each.rid, each.reason) for each in dropped] == [(rid(2), MOVED)]
+    assert [(each.rid, each.reason) for each in dropped] == [(rid(2), DropReason.MOVED)]
     assert home.owners() == ["a", "pool"]
     home.world.hear(home.links[number], Done(run.batch, ms(5), 0))
     assert home.owners() == ["pool", "pool"]

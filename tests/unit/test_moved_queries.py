@@ -18,8 +18,8 @@ from fermata.deployments.frontend.requests.pending_request import (
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
-from fermata.router.core.events import is_bad
-from fermata.router.links.directory import MOVED, Directory
+from fermata.router.core.events import DropReason, is_bad
+from fermata.router.links.directory import Directory
 from fermata.router.links.messages import (
     Done,
     Dropped,
@@ -75,7 +75,7 @@ def test_a_query_that_nothing_has_run_of_begins_anew_at_its_new_home() -> None:
     told(table)
     table.on_directory(1, THERE)
     assert told(table) == []
-    table.on_dropped(2, Dropped(root, MOVED))
+    table.on_dropped(2, Dropped(root, DropReason.MOVED))
     assert told(table) == [(root, 1, QueryPart("objects", 0, -1))]
     assert bond.home == 1
     child = admit(table, 3, part("classify", PartTicket(bond, 1, root)))
@@ -90,8 +90,8 @@ def test_later_parts_that_are_handed_back_stand_alone_at_the_new_home() -> None:
     first, second = (admit(table, 0, part("classify", each)) for each in tickets)
     told(table)
     table.on_directory(1, THERE)
-    table.on_dropped(2, Dropped(first, MOVED))
-    table.on_dropped(2, Dropped(second, MOVED))
+    table.on_dropped(2, Dropped(first, DropReason.MOVED))
+    table.on_dropped(2, Dropped(second, DropReason.MOVED))
     assert told(table) == [(first, 1, None), (second, 1, None)]
     assert not bond.is_known
     third = admit(table, 3, part("classify", PartTicket(bond, 1, 77)))
@@ -104,7 +104,7 @@ def test_a_part_that_has_cost_a_backend_stands_alone_wherever_it_goes() -> None:
     root = admit(table, 0, part("detect", PartTicket(bond)))
     table.on_directory(1, THERE)
     told(table)
-    table.on_dropped(2, Dropped(root, MOVED, retried=True))
+    table.on_dropped(2, Dropped(root, DropReason.MOVED, retried=True))
     assert told(table) == [(root, 1, None)]
 
 
@@ -114,7 +114,7 @@ def test_calls_of_a_function_stand_alone_once_one_is_handed_back() -> None:
     call = admit(table, 0, part("detect", CallTicket(bond, 0, 99)))
     assert told(table) == [(call, 0, QueryPart("objects", 0, -1, 99))]
     table.on_directory(1, THERE)
-    table.on_dropped(2, Dropped(call, MOVED))
+    table.on_dropped(2, Dropped(call, DropReason.MOVED))
     assert told(table) == [(call, 1, None)]
 
 
@@ -140,9 +140,9 @@ def test_a_router_hands_queries_back_that_wait_when_they_leave() -> None:
     away(world)
     found = {each.rid: each for each in world.frontend.take(Dropped)}
     assert found.keys() == waiting
-    assert all(each.reason == MOVED and each.unread for each in found.values())
-    assert world.ended() == {MOVED: 3}
-    assert not is_bad(MOVED)
+    assert all(each.reason == DropReason.MOVED and each.unread for each in found.values())
+    assert world.ended() == {DropReason.MOVED: 3}
+    assert not is_bad(DropReason.MOVED)
     world.nothing_is_left()
 
 
@@ -155,7 +155,7 @@ def test_a_query_that_runs_as_it_leaves_goes_on_elsewhere() -> None:
     world.hear(link, Done(order.batch, ms(5), 0))
     # Its frontend hears of the move with the parts that it submits.
     world.hand_on(0, 1, 2)
-    assert world.dropped() == {1: MOVED, 2: MOVED}
+    assert world.dropped() == {1: DropReason.MOVED, 2: DropReason.MOVED}
     assert world.run() == []
     world.nothing_is_left()
 
@@ -166,7 +166,7 @@ def test_parts_whose_result_was_not_handed_on_are_handed_back() -> None:
     world.run()
     world.hear(world.frontend, world.part(1, 1, 0))
     away(world)
-    assert world.dropped() == {1: MOVED}
+    assert world.dropped() == {1: DropReason.MOVED}
     world.hear(world.frontend, HandedOn(rid(0)))
     assert world.run() == []
     world.nothing_is_left()
@@ -176,7 +176,7 @@ def test_a_query_of_a_pipeline_that_has_left_is_handed_back() -> None:
     world = moving()
     away(world)
     world.query(0)
-    assert world.dropped() == {0: MOVED}
+    assert world.dropped() == {0: DropReason.MOVED}
     world.router.place(Plan({"detect": 0, "classify": 0}))
     world.router.set_directory(msgspec.structs.replace(HERE, version=9))
     world.query(1, slo_ns=ms(200))

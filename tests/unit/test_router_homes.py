@@ -10,7 +10,8 @@ from fermata.deployments.frontend.requests.router_homes import NOWHERE, RouterHo
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.foundation.units import ms, seconds
-from fermata.router.links.directory import MOVED, Directory, Home
+from fermata.router.core.events import DropReason
+from fermata.router.links.directory import Directory, Home
 from fermata.router.links.messages import Cancel, Dropped, Fetch, Submit
 from fermata.router.links.unavailability import LOADING
 
@@ -164,7 +165,7 @@ def test_sends_a_request_on_that_reached_an_old_home() -> None:
     assert table.on_directory(ms(1), moved)
     # Its old home may still serve it.
     assert told(table) == []
-    table.on_dropped(ms(2), Dropped(rid, MOVED))
+    table.on_dropped(ms(2), Dropped(rid, DropReason.MOVED))
     assert told(table) == [(rid, 1)]
 
 
@@ -173,10 +174,10 @@ def test_a_new_home_hears_that_a_request_has_cost_a_backend_already() -> None:
     rid = admit(table, 0, terms("a"))
     told(table)
     table.on_directory(ms(1), Directory(2, HOMES, {"a": ((1, 1.0),)}))
-    table.on_dropped(ms(2), Dropped(rid, MOVED, retried=True))
+    table.on_dropped(ms(2), Dropped(rid, DropReason.MOVED, retried=True))
     # It may be handed back once more, by a router that never had it in a batch.
     table.on_directory(ms(3), Directory(3, HOMES, {"a": ((0, 1.0),)}))
-    table.on_dropped(ms(4), Dropped(rid, MOVED), home=1)
+    table.on_dropped(ms(4), Dropped(rid, DropReason.MOVED), home=1)
     said = [each.message for each in table.take_effects() if isinstance(each, ToRouter)]
     assert [each.retried for each in said if isinstance(each, Submit)] == [True, True]
 
@@ -185,7 +186,7 @@ def test_waits_for_the_directory_that_an_old_home_knows_of() -> None:
     table = make()
     rid = admit(table, 0, terms("a"))
     told(table)
-    table.on_dropped(ms(2), Dropped(rid, MOVED))
+    table.on_dropped(ms(2), Dropped(rid, DropReason.MOVED))
     assert told(table) == []
     assert table.entries[rid].home == NOWHERE
     assert table.on_directory(ms(3), Directory(2, HOMES, {"a": ((1, 1.0),)}))
@@ -196,10 +197,10 @@ def test_an_old_home_may_hand_a_request_back_twice() -> None:
     table = make()
     rid = admit(table, 0, terms("a"))
     assert table.on_directory(ms(1), Directory(2, HOMES, {"a": ((1, 1.0),)}))
-    table.on_dropped(ms(2), Dropped(rid, MOVED), home=0)
+    table.on_dropped(ms(2), Dropped(rid, DropReason.MOVED), home=0)
     told(table)
     # It was asked for once more there, before the first answer came.
-    table.on_dropped(ms(3), Dropped(rid, MOVED), home=0)
+    table.on_dropped(ms(3), Dropped(rid, DropReason.MOVED), home=0)
     assert table.entries[rid].home == 1
     table.on_dropped(ms(3), Dropped(rid, "late"), home=0)
     assert rid in table.entries
@@ -212,7 +213,7 @@ def test_what_was_fetched_before_it_was_handed_back_finds_its_new_home() -> None
     rid = admit(table, 0, terms("a"))
     table.on_fetch(ms(1), 7, Fetch(1, (rid,)))
     told(table)
-    table.on_dropped(ms(2), Dropped(rid, MOVED))
+    table.on_dropped(ms(2), Dropped(rid, DropReason.MOVED))
     assert table.on_directory(ms(3), Directory(2, HOMES, {"a": ((1, 1.0),)}))
     assert told(table) == [(rid, 1)]
 
@@ -220,7 +221,7 @@ def test_what_was_fetched_before_it_was_handed_back_finds_its_new_home() -> None
 def test_a_request_without_a_home_ends_in_time() -> None:
     table = make()
     rid = admit(table, 0, terms("a"))
-    table.on_dropped(ms(2), Dropped(rid, MOVED))
+    table.on_dropped(ms(2), Dropped(rid, DropReason.MOVED))
     table.take_effects()
     table.on_time(seconds(1))
     assert answers(table) == [(rid, "UNAVAILABLE")]

@@ -7,8 +7,8 @@ from router_world import LOST, TABLE, FakeLink, World, rid
 from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
 from fermata.router.assembly import RouterConfig
-from fermata.router.core.events import is_bad
-from fermata.router.links.directory import MOVED, Directory, Home
+from fermata.router.core.events import DropReason, is_bad
+from fermata.router.links.directory import Directory, Home
 from fermata.router.links.messages import (
     Done,
     Dropped,
@@ -64,7 +64,7 @@ def test_a_request_of_an_application_that_lives_elsewhere_is_handed_back() -> No
         Submit(rid(2), "birds", ms(20), ms(20)),
     )
     assert world.frontend.take(Dropped) == [
-        Dropped(rid(1), MOVED, unread=True),
+        Dropped(rid(1), DropReason.MOVED, unread=True),
         Dropped(rid(2), UNKNOWN),
     ]
     assert world.router.submissions.unknown == 1
@@ -160,19 +160,19 @@ def test_requests_that_wait_for_an_application_which_leaves_are_handed_back() ->
     world.settle()
     handed = world.frontend.take(Dropped)
     assert {each.rid for each in handed} == waiting
-    assert {each.reason for each in handed} == {MOVED}
+    assert {each.reason for each in handed} == {DropReason.MOVED}
     # Its batch runs: it is unloaded once that has ended.
     assert backend.take(UnloadVariant) == []
-    assert not is_bad(MOVED)
+    assert not is_bad(DropReason.MOVED)
     # What comes from now on is handed back at once.
     world.hear(world.frontend, Submit(rid(99), "a", ms(500), ms(500)))
-    assert world.frontend.take(Dropped) == [Dropped(rid(99), MOVED)]
+    assert world.frontend.take(Dropped) == [Dropped(rid(99), DropReason.MOVED)]
 
 
 def handed_back(world: World) -> list[int]:
     """Requests that the frontend has to ask for elsewhere, in order; nothing else has ended."""
     dropped = world.frontend.take(Dropped)
-    assert {(each.reason, each.retried) for each in dropped} == {(MOVED, True)}
+    assert {(each.reason, each.retried) for each in dropped} == {(DropReason.MOVED, True)}
     return [each.rid for each in dropped]
 
 

@@ -38,7 +38,7 @@ from fermata.deployments.specs.frontend import TableLimits
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import DropReason
-from fermata.router.links.directory import MOVED, Directory
+from fermata.router.links.directory import Directory
 from fermata.router.links.messages import (
     RID_BITS,
     Cancel,
@@ -267,7 +267,7 @@ class RequestTable:
             self._release(self.lent.on_unread(dropped.rid, entry))
         if entry is None or entry.home != home:
             return
-        if dropped.reason == MOVED:
+        if dropped.reason == DropReason.MOVED:
             entry.retried |= dropped.retried
             self._on_moved(now_ns, entry)
         else:

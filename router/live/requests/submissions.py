@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Drop, DropReason, Request, SequenceStep
-from fermata.router.links.directory import MOVED
 from fermata.router.links.messages import Dropped, Submit
 from fermata.router.live.clients.client_mapping import ClientMapping
 from fermata.router.live.fleet.fleet import Fleet
@@ -163,7 +162,7 @@ class Submissions:
             return
         moved = self.notifier.lives_elsewhere(submit.application)
         self.unknown += not moved
-        self._drop(link, submit, MOVED if moved else UNKNOWN)
+        self._drop(link, submit, DropReason.MOVED if moved else UNKNOWN)
 
     def _drop(self, link: LinkPeer, submit: Submit, reason: str) -> None:
         """Answer a request that the engine never hears of."""

@@ -1,13 +1,17 @@
-"""Memory of a process that answers within deadlines: the garbage collector and the C heap."""
+"""Memory of a process that answers within deadlines: its garbage, its heap and its size."""
 
 import ctypes
 import gc
+import os
+from pathlib import Path
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Options of `mallopt`."""
 MAPPED_FROM_BYTES = 32 << 20
 KEPT_BYTES = 2 * MAPPED_FROM_BYTES
 """What glibc comes to by itself, once something of 32 MB has been freed."""
+STATM = Path("/proc/self/statm")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def settle_garbage() -> None:
@@ -32,3 +36,11 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(MMAP_THRESHOLD, MAPPED_FROM_BYTES) and mallopt(TRIM_THRESHOLD, KEPT_BYTES))
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 if the system does not report it."""
+    try:
+        return int(STATM.read_text().split()[1]) * PAGE_BYTES
+    except OSError:
+        return 0

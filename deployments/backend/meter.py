@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from fermata.deployments.backend.execution.runners.finite import NonFiniteCounts
 from fermata.deployments.backend.gpu_meter import GpuMeter
-from fermata.deployments.metrics.process_stats import resident_bytes
 from fermata.foundation.logs import LOG, fields
+from fermata.foundation.process_memory import resident_bytes
 from fermata.router.links.messages import BackendStats
 
 OTHERS = "other reasons, too many to list"

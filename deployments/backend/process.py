@@ -42,7 +42,6 @@ from fermata.deployments.backend.limits import BatchLimits
 from fermata.deployments.backend.meter import BackendMeter, FailureReasons, LoadCounts
 from fermata.deployments.backend.models.variants import Variants
 from fermata.deployments.backend.settings import BackendSettings
-from fermata.deployments.metrics.process_stats import PeriodicReport
 from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, debugging, fields, in_ms
 from fermata.router.links.closing import CloseCode, Closed
@@ -66,6 +65,7 @@ from fermata.router.links.messages import (
 from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link, Resolve
 from fermata.router.live.precise_timer import LoopTimer
+from fermata.router.telemetry.periodic_report import PeriodicReport
 
 END_S = 1.0
 """Time for the goodbyes of a process whose device is of no use any more."""

@@ -20,17 +20,17 @@ from fermata.deployments.frontend.requests.looks.peeker import Peeker
 from fermata.deployments.frontend.requests.observers import RequestObserver, observe_with
 from fermata.deployments.frontend.requests.request_log import RequestLog
 from fermata.deployments.frontend.requests.tracing.trace_file import Traces
-from fermata.deployments.metrics.process_stats import PeriodicReport, resident_bytes
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.logs import LOG, debugging, fields
 from fermata.foundation.ports import bind_error, grpc_endpoint
-from fermata.foundation.process_memory import keep_freed_memory, settle_garbage
+from fermata.foundation.process_memory import keep_freed_memory, resident_bytes, settle_garbage
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import FrontendStats
 from fermata.router.links.transport import Resolve
+from fermata.router.telemetry.periodic_report import PeriodicReport
 
 TASKS_EVERY = 5
 """One in so many reports to the router counts the loop's tasks."""

@@ -1,15 +1,10 @@
 """Reports of a process once a second, to its router and to Ray's exporter."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from fermata.foundation.units import SECOND
-
-STATM = Path("/proc/self/statm")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class PeriodicReport:
@@ -31,11 +26,3 @@ class PeriodicReport:
 
     def close(self) -> None:
         self.timer.cancel()
-
-
-def resident_bytes() -> int:
-    """Memory of this process; 0 if the system does not report it."""
-    try:
-        return int(STATM.read_text().split()[1]) * PAGE_BYTES
-    except OSError:
-        return 0

@@ -15,7 +15,6 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from fermata.autoscaler.serve_policy import RelayTarget
-from fermata.deployments.backend.host import LOADED
 from fermata.deployments.config.backend_groups import are_apart, own_config
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
@@ -32,7 +31,7 @@ from fermata.deployments.config.sub_clusters import (
 )
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
-from fermata.deployments.control.health import check_start
+from fermata.deployments.control.health import check_start, step_left
 from fermata.deployments.control.ray_cluster import (
     BACKENDS,
     NAMESPACE,
@@ -126,7 +125,7 @@ class ControlPlane:
         if state == "loading":
             asked = self.backends if self.given.sub_clusters.count != "auto" else self.backends[:1]
             steps = [str(await each.progress.remote()) for each in asked]
-            reason = next((each for each in steps if each != LOADED), LOADED)
+            reason = step_left(steps)
         return state, reason
 
     async def check_health(self) -> None:

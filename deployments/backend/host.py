@@ -20,7 +20,7 @@ from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.seats import Holder, Seat, is_alive
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.sneakpeek.placed_look import PlacedLook
-from fermata.deployments.specs.backend import StoreOptions
+from fermata.deployments.specs.backend import LOADED, StoreOptions
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.process_memory import keep_freed_memory, settle_garbage
 from fermata.foundation.units import seconds
@@ -29,8 +29,6 @@ from fermata.router.links.messages import BackendStats
 from fermata.router.links.transport import LinkOptions, Resolve
 
 Costs = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
-LOADED = "loaded"
-"""The last step of a start."""
 SWAP_NS = seconds(600)
 """A batch may have to wait for minutes until its model is loaded."""
 END_S = 5.0

@@ -1,7 +1,9 @@
 """How far a start is, why it failed, and whether to try it again."""
 
 import asyncio
+from collections.abc import Iterable
 
+from fermata.deployments.specs.backend import LOADED
 from fermata.foundation.errors import ConfigError
 
 
@@ -16,6 +18,11 @@ def progress_of(starting: asyncio.Task[None]) -> tuple[str, str]:
         return "loading", ""
     error = starting.exception()
     return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
+
+
+def step_left(steps: Iterable[str]) -> str:
+    """The step of a backend that is still being loaded, or that all are."""
+    return next((each for each in steps if each != LOADED), LOADED)
 
 
 def check_start(starting: asyncio.Task[None]) -> None:

@@ -12,6 +12,9 @@ Kernels = Literal["auto", "compiled", "plain"]
 """`auto`: on a GPU, ways to run a network are tried while it serves, and the fastest is used.
 `compiled`: networks that a compiler has made are among them."""
 
+LOADED = "loaded"
+"""The last step of a backend's start."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:

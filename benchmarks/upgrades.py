@@ -61,7 +61,7 @@ def next_version(folder: Path, is_raised: bool = False) -> Path:
     keep = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info", "tests", "docs")
     code = folder / "next"
     shutil.copytree(ROOT, code, ignore=keep, symlinks=True)
-    page = code / "deployments/page/index.html"
+    page = code / "deployments/control/page/index.html"
     page.write_text(page.read_text() + MARK)
     if is_raised:
         _raise_protocol(code / "router/links/messages.py")

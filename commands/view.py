@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import typer
 
-from fermata.deployments.page import page
+from fermata.deployments.control.page.page import page
 from fermata.foundation.errors import ConfigError
 
 RecordPath = Annotated[

@@ -32,6 +32,7 @@ from fermata.deployments.config.sub_clusters import (
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
 from fermata.deployments.control.health import check_start, step_left
+from fermata.deployments.control.page.page import page
 from fermata.deployments.control.ray_cluster import (
     BACKENDS,
     NAMESPACE,
@@ -52,7 +53,6 @@ from fermata.deployments.control.sub_clusters.several_routers import SeveralRout
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.deployments.metrics.ray_exporter import FrontendExport
-from fermata.deployments.page import page
 from fermata.foundation.denials import DeniedLogins
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import start_logs

@@ -1,1 +1,1 @@
-"""Frames for the page, made of routers' snapshots."""
+"""The page, and the frames that it shows, made of the snapshots of routers."""

@@ -30,6 +30,86 @@ class BoxForm:
         return 8 if self.format == "quad" else 4
 
 
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """One result of a stage, or the reason why there is none."""
+
+    of: tuple[str, int] | None
+    """Stage and place of the result that it was made of; None: of the query itself."""
+    label: str | None
+    """Class of the box that it was cut out of; None where it has none."""
+    score: float | None
+    box: tuple[float, ...]
+    quad: tuple[tuple[float, float], ...]
+    variant: str | None
+    missing: str | None
+    """The reason why there is no result; None where there is one."""
+    classes: tuple[tuple[str, float], ...]
+    """The most likely classes with their scores, where the stage tells them."""
+    outputs: Mapping[str, Any]
+    """Other outputs, as nested lists."""
+
+    @staticmethod
+    def of_json(told: Mapping[str, Any]) -> "StagePart":
+        parent = told.get("of")
+        return StagePart(
+            of=None if parent is None else (parent[0], parent[1]),
+            label=told.get("class"),
+            score=told.get("score"),
+            box=tuple(map(float, told.get("box", ()))),
+            quad=tuple((float(x), float(y)) for x, y in told.get("quad", ())),
+            variant=told.get("variant"),
+            missing=told.get("missing"),
+            classes=tuple((each["class"], each["score"]) for each in told.get("classes", ())),
+            outputs=told.get("outputs", {}),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutPart:
+    """A result that a condition kept from a stage, and what the stage that was asked has found."""
+
+    stage: str
+    label: str | None
+    score: float | None
+    found: Any
+
+    @staticmethod
+    def of_json(told: Mapping[str, Any]) -> "LeftOutPart":
+        when = told["when"]
+        return LeftOutPart(when["stage"], when.get("class"), when.get("score"), when.get("found"))
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineAnswer:
+    """The answer of a pipeline, as its document tells it."""
+
+    stages: Mapping[str, tuple[StagePart, ...]]
+    left_out: Mapping[str, tuple[LeftOutPart, ...]]
+    partial: bool
+    """Some part is missing."""
+    has_answer: bool
+    """A function of the user's called the stages, and has answered."""
+    answer: Any = None
+
+    @staticmethod
+    def read(given: bytes | str) -> "PipelineAnswer":
+        told = json.loads(given)
+        left_out = told.get("left_out", {})
+        return PipelineAnswer(
+            {name: tuple(map(StagePart.of_json, row)) for name, row in told["stages"].items()},
+            {name: tuple(map(LeftOutPart.of_json, row)) for name, row in left_out.items()},
+            told.get("partial", False),
+            "answer" in told,
+            told.get("answer"),
+        )
+
+    def missing(self) -> list[str]:
+        """The reason of each part that is missing."""
+        parts = (part for row in self.stages.values() for part in row)
+        return [part.missing for part in parts if part.missing is not None]
+
+
 def box_forms(told: str) -> dict[str, BoxForm]:
     """Stages of a pipeline that find boxes, as its configuration tells them."""
     return {

@@ -240,9 +240,9 @@ def line_of(result: FrameResult, model: ModelDescription) -> str:
         return f"{head}  [red]{result.status}[/red] {escape(result.message[:80])}"
     side = f" at {result.side}" if result.side else ""
     by = f"{head}  {escape(result.variant)} (batch {result.batch_size}){side}"
-    document = read_answer(result.outputs, model)
-    if document is not None:
-        lines = stage_lines(document, model.stage_boxes)
+    answer = read_answer(result.outputs, model)
+    if answer is not None:
+        lines = stage_lines(answer, model.stage_boxes)
         return "\n".join([by, *(f"{'':8}{escape(each)}" for each in lines)])
     said = " ".join(
         _boxes(array, model.boxes_axis) if name == model.boxes else _said(name, array)

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fermata.clients.describe import ModelDescription
-from fermata.clients.pipeline_answers import BoxForm
+from fermata.clients.pipeline_answers import BoxForm, LeftOutPart, PipelineAnswer, StagePart
 
 PARTS_SHOWN = 8
 CHARACTERS_MAX = 200
@@ -16,26 +16,24 @@ CHARACTERS_MAX = 200
 
 SCORED = re.compile(r"(-?\d*\.\d+(?:e[-+]\d+)?|-?\d+e[-+]\d+|-?inf|nan):(\d+)(?::(.*))?", re.DOTALL)
 """A class of Triton's classification extension. A time of the day that was read is none."""
-Part = Mapping[str, Any]
-"""One result of a stage, or the reason why there is none."""
 
 
-def read_answer(outputs: Mapping[str, Any], model: ModelDescription) -> dict[str, Any] | None:
-    """The document of a pipeline's answer; None where the model is no pipeline."""
+def read_answer(outputs: Mapping[str, Any], model: ModelDescription) -> PipelineAnswer | None:
+    """The answer of a pipeline; None where the model is no pipeline."""
     if not model.answer or model.answer not in outputs:
         return None
-    return dict(json.loads(outputs[model.answer].reshape(-1)[0]))
+    return PipelineAnswer.read(outputs[model.answer].reshape(-1)[0])
 
 
-def stage_lines(document: Mapping[str, Any], forms: Mapping[str, BoxForm]) -> list[str]:
+def stage_lines(given: PipelineAnswer, forms: Mapping[str, BoxForm]) -> list[str]:
     """Findings of each stage, in order, and what a function made of them."""
-    left_out = document.get("left_out", {})
+    left_out = given.left_out
     rows = [
         (_titled(stage, parts), _found(parts, forms.get(stage), left_out.get(stage, ())))
-        for stage, parts in _of(document)
+        for stage, parts in given.stages.items()
     ]
-    if "answer" in document:
-        said = _shown(document["answer"])
+    if given.has_answer:
+        said = _shown(given.answer)
         rows.append(
             ("answer", said if len(said) <= CHARACTERS_MAX else f"{said[:CHARACTERS_MAX]}...")
         )
@@ -43,39 +41,35 @@ def stage_lines(document: Mapping[str, Any], forms: Mapping[str, BoxForm]) -> li
     return [f"{title:{width}}  {said}" for title, said in rows]
 
 
-def _of(document: Mapping[str, Any]) -> Iterable[tuple[str, Sequence[Part]]]:
-    stages: Mapping[str, Sequence[Part]] = document["stages"]
-    return stages.items()
-
-
-def _titled(stage: str, parts: Sequence[Part]) -> str:
-    variants = dict.fromkeys(each["variant"] for each in parts if "variant" in each)
+def _titled(stage: str, parts: Sequence[StagePart]) -> str:
+    variants = dict.fromkeys(each.variant for each in parts if each.variant is not None)
     return f"{stage} ({', '.join(variants)})" if variants else stage
 
 
-def _found(parts: Sequence[Part], form: BoxForm | None, left_out: Sequence[Part]) -> str:
+def _found(
+    parts: Sequence[StagePart], form: BoxForm | None, left_out: Sequence[LeftOutPart]
+) -> str:
     told = [": ".join(filter(None, (place_of(each), said_of(each, form)))) for each in parts]
-    told += [_unmet(each["when"]) for each in left_out]
+    told += [_unmet(each) for each in left_out]
     more = [f"and {len(told) - PARTS_SHOWN} more"] * (len(told) > PARTS_SHOWN)
     return "; ".join([each or "done" for each in told[:PARTS_SHOWN]] + more) or "nothing"
 
 
-def _unmet(when: Part) -> str:
-    """A result that a condition kept from a stage: what the stage that was asked has found."""
-    return f"left out ({when['stage']}: {place_of(when) or when['found']})"
+def _unmet(part: LeftOutPart) -> str:
+    return f"left out ({part.stage}: {place_of(part) or part.found})"
 
 
-def place_of(part: Part) -> str:
+def place_of(part: StagePart | LeftOutPart) -> str:
     """The class of the box that a part was cut out of; empty where it has none."""
-    return _named(part["class"], part.get("score")) if "class" in part else ""
+    return "" if part.label is None else _named(part.label, part.score)
 
 
-def said_of(part: Part, form: BoxForm | None, tensors: bool = True) -> str:
+def said_of(part: StagePart, form: BoxForm | None, tensors: bool = True) -> str:
     """Findings of a part in its own picture: classes, texts, boxes, and tensors if wanted."""
-    if "missing" in part:
-        return f"missing ({part['missing']})"
-    told = [_named(each["class"], each["score"]) for each in part.get("classes", ())]
-    outputs = part.get("outputs", {})
+    if part.missing is not None:
+        return f"missing ({part.missing})"
+    told = [_named(name, score) for name, score in part.classes]
+    outputs = part.outputs
     if form is not None and form.output in outputs:
         count = box_rows(outputs[form.output], form).shape[0]
         return ", ".join([*told, f"{count} box" if count == 1 else f"{count} boxes"])

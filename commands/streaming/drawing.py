@@ -16,7 +16,7 @@ from fermata.applications.server_options import BoxOptions
 from fermata.clients.describe import ModelDescription
 from fermata.clients.frames import Frame
 from fermata.clients.pending import FrameResult
-from fermata.clients.pipeline_answers import BoxForm
+from fermata.clients.pipeline_answers import BoxForm, PipelineAnswer, StagePart
 from fermata.commands.streaming.answers import (
     box_rows,
     labels_said,
@@ -89,9 +89,9 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 def outlines(outputs: Mapping[str, Any], model: ModelDescription) -> list[Outline]:
     """All that an answer tells of a frame."""
-    document = read_answer(outputs, model)
-    if document is not None:
-        return _of_pipeline(document, model.stage_boxes)
+    answer = read_answer(outputs, model)
+    if answer is not None:
+        return _of_pipeline(answer, model.stage_boxes)
     if model.boxes in outputs:
         form = BoxForm(model.boxes, model.boxes_format, model.boxes_axis, model.box_labels)
         return _of_detector(outputs, form)
@@ -136,21 +136,20 @@ def _rectangle(box: Sequence[float]) -> tuple[Point, ...]:
     return (left, top), (right, top), (right, bottom), (left, bottom)
 
 
-def _of_pipeline(document: Mapping[str, Any], forms: Mapping[str, BoxForm]) -> list[Outline]:
+def _of_pipeline(answer: PipelineAnswer, forms: Mapping[str, BoxForm]) -> list[Outline]:
     """Places of parts, each once, with what the last stages have found there."""
-    if "answer" in document:
-        said = json.dumps(document["answer"], ensure_ascii=False)
+    if answer.has_answer:
+        said = json.dumps(answer.answer, ensure_ascii=False)
         return [Outline((), said if len(said) <= CHARACTERS_MAX else f"{said[:CHARACTERS_MAX]}...")]
-    stages = document["stages"]
-    parents = {tuple(part["of"]) for parts in stages.values() for part in parts if "of" in part}
+    parents = {part.of for parts in answer.stages.values() for part in parts}
     places: dict[tuple[Point, ...], list[str]] = {}
     found: list[Outline] = []
-    for stage, parts in stages.items():
+    for stage, parts in answer.stages.items():
         form = forms.get(stage)
         for number, part in enumerate(parts):
-            is_detector = form is not None and form.output in part.get("outputs", {})
+            is_detector = form is not None and form.output in part.outputs
             if form is not None and is_detector and not form.cropped:
-                found += _of_detector(part["outputs"], form)
+                found += _of_detector(part.outputs, form)
             told = [place_of(part)]
             if (stage, number) not in parents and not is_detector:
                 told.append(said_of(part, None, tensors=False))
@@ -160,10 +159,8 @@ def _of_pipeline(document: Mapping[str, Any], forms: Mapping[str, BoxForm]) -> l
     return [each for each in parts_found if each.corners or each.said] + found
 
 
-def _place(part: Mapping[str, Any]) -> tuple[Point, ...]:
-    if "quad" in part:
-        return tuple((float(x), float(y)) for x, y in part["quad"])
-    return _rectangle(part["box"]) if "box" in part else ()
+def _place(part: StagePart) -> tuple[Point, ...]:
+    return part.quad or (_rectangle(part.box) if part.box else ())
 
 
 # From outlines to pixels

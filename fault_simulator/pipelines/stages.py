@@ -1,13 +1,12 @@
 """Stages of the pipelines in the world of simulated faults: what they make, and what is right."""
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
+from fermata.clients.pipeline_answers import PipelineAnswer, StagePart
 from fermata.clients.wire.tensors import Array, split_bytes
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.served.pipelines import served_pipelines
@@ -126,18 +125,17 @@ def query_models(config: DeploymentConfig) -> dict[str, ServedModel]:
 def fault_of(name: str, number: int, result: Result) -> str:
     """What is wrong with the answer of a query; empty: nothing."""
     ((_, _, _, data),) = result.tensors
-    answer = json.loads(split_bytes(data)[0])
-    stages = answer["stages"]
+    answer = PipelineAnswer.read(split_bytes(data)[0])
     if name == "called":
         return _fault_of_calls(number, answer)
-    missing = [each["missing"] for row in stages.values() for each in row if "missing" in each]
-    if bool(missing) != answer["partial"] or (missing and name == "chain"):
+    missing = answer.missing()
+    if bool(missing) != answer.partial or (missing and name == "chain"):
         return f"an answer of {name} lacks {missing}"
     if "cancelled" in missing:
         return "a part was cancelled, and nobody had asked for that"
     wanted = _wanted(name, number)
-    for stage, row in stages.items():
-        found = sorted(_number(each) for each in row if "missing" not in each)
+    for stage, row in answer.stages.items():
+        found = sorted(number_of(each) for each in row if each.missing is None)
         if missing and stage != "sum":
             if not set(found) <= set(wanted[stage]):
                 return f"{stage} gave {found}, not some of {wanted[stage]}"
@@ -146,13 +144,10 @@ def fault_of(name: str, number: int, result: Result) -> str:
     return ""
 
 
-def _fault_of_calls(number: int, answer: dict[str, Any]) -> str:
+def _fault_of_calls(number: int, answer: PipelineAnswer) -> str:
     """The same of one whose function called the stages."""
-    found, names = answer["answer"], parts_of(number)
-    missing = [
-        each["missing"] for row in answer["stages"].values() for each in row if "missing" in each
-    ]
-    if bool(missing) != answer["partial"] or "cancelled" in missing:
+    found, names, missing = answer.answer, parts_of(number), answer.missing()
+    if bool(missing) != answer.partial or "cancelled" in missing:
         return f"an answer of called lacks {missing}"
     reads = [each for each in names if each % 2]
     wanted = {"find": number, "name": names, "read": reads}
@@ -176,6 +171,7 @@ def _wanted(name: str, number: int) -> dict[str, list[int]]:
     }
 
 
-def _number(part: dict[str, dict[str, list[int]]]) -> int:
-    (output,) = part["outputs"].values()
+def number_of(part: StagePart) -> int:
+    """The only number of a part's only output."""
+    (output,) = part.outputs.values()
     return int(output[0])

@@ -1,12 +1,11 @@
 """A pipeline of two of the applications, which live together wherever they move."""
 
-import json
-
+from fermata.clients.pipeline_answers import PipelineAnswer
 from fermata.clients.wire.tensors import split_bytes
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.fault_simulator.clients import Sent, SimulatedClients
 from fermata.fault_simulator.environment.world import InvariantViolationError
-from fermata.fault_simulator.pipelines.stages import SPLIT, parts_of
+from fermata.fault_simulator.pipelines.stages import SPLIT, number_of, parts_of
 from fermata.fault_simulator.processes import FrontendHost, RouterHost
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
@@ -30,8 +29,8 @@ def judge(clients: SimulatedClients, sent: Sent, outcome: Outcome) -> None:
             clients.broken(f"query {sent.number} was cancelled by nobody")
         return
     ((_, _, _, data),) = outcome.tensors
-    rows = json.loads(split_bytes(data)[0])["stages"]
-    found = [sorted(int(each["outputs"]["output"][0]) for each in rows[name]) for name in STAGES]
+    rows = PipelineAnswer.read(split_bytes(data)[0]).stages
+    found = [sorted(map(number_of, rows[name])) for name in STAGES]
     if found != [[sent.number], parts_of(sent.number)]:
         clients.broken(f"query {sent.number} was answered with {found}")
 

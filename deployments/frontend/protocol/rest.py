@@ -39,6 +39,7 @@ from fermata.deployments.frontend.protocol.parsing import CallContext, parse_req
 from fermata.deployments.frontend.protocol.replies import advise, response_of
 from fermata.deployments.frontend.size_advice import headers_of
 from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.errors import ServingError
 from fermata.foundation.json_types import JsonObject
 
@@ -126,14 +127,17 @@ class Rest:
     async def ready(self, request: Request) -> Response:
         return _health(self.service.readiness.trouble())
 
+    def _found(self, request: Request) -> tuple[ServedModel, str]:
+        """The model of a path and its version."""
+        path = request.path_params
+        return self.service.registry.find(path["model"], path.get("version", ""))
+
     async def model_ready(self, request: Request) -> Response:
-        version = request.path_params.get("version", "")
-        model, version = self.service.registry.find(request.path_params["model"], version)
+        model, version = self._found(request)
         return _health(self.service.readiness.trouble(*model.applications(version)))
 
     async def model(self, request: Request) -> Response:
-        version = request.path_params.get("version", "")
-        model, _ = self.service.registry.find(request.path_params["model"], version)
+        model, _ = self._found(request)
         metadata = server_metadata.model_metadata(model)
         return JSONResponse(
             {
@@ -151,8 +155,7 @@ class Rest:
         )
 
     async def config(self, request: Request) -> Response:
-        version = request.path_params.get("version", "")
-        model, _ = self.service.registry.find(request.path_params["model"], version)
+        model, _ = self._found(request)
         return JSONResponse(server_metadata.to_json(server_metadata.model_config(model).config))
 
     async def stats(self, request: Request) -> Response:
@@ -218,8 +221,7 @@ class Rest:
     async def feedback(self, request: Request) -> Response:
         """Take the true class of an earlier request."""
         given = await self._options(request)
-        version = request.path_params.get("version", "")
-        model, version = self.service.registry.find(request.path_params["model"], version)
+        model, version = self._found(request)
         tenant: Tenant = request.state.tenant
         truth = read_truth(model, version, given, tenant_number(tenant.name))
         refusal = tenant.admit(time.monotonic_ns())

@@ -7,7 +7,7 @@ backend ever idles.
 from itertools import product
 
 from fermata.foundation.units import SECOND
-from fermata.router.core.queries.budgets import StageBudget, fit
+from fermata.router.core.queries.budgets import StageBudget, Timed, fit
 from fermata.router.core.queries.pipeline import FanOut, visits
 from fermata.simulator.assembly import batch_size_max
 from fermata.simulator.scenario.pipeline_spec import PipelineSpec
@@ -46,12 +46,12 @@ def bound_rps(scenario: Scenario) -> float:
         budget.rps *= 1e12
     timed = [(spec.graph, spec.graph.slo_ns) for spec in scenario.pipelines]
     fit(timed, budgets)
-    _polish(scenario, budgets, rates)
+    polish(timed, budgets, rates)
     each_s = sum(rates[number] * budget.each_ns for number, budget in budgets.items()) / SECOND
-    return scenario.backends / (each_s + _direct_s(scenario))
+    return scenario.backends / (each_s + direct_s(scenario))
 
 
-def _direct_s(scenario: Scenario) -> float:
+def direct_s(scenario: Scenario) -> float:
     """Backend time of direct requests, for each request that arrives at all."""
     total = 0.0
     for application, share in zip(scenario.applications, scenario.shares, strict=True):
@@ -62,14 +62,14 @@ def _direct_s(scenario: Scenario) -> float:
     return total
 
 
-def _polish(scenario: Scenario, budgets: dict[int, StageBudget], rates: dict[int, float]) -> None:
+def polish(timed: Timed, budgets: dict[int, StageBudget], rates: dict[int, float]) -> None:
     """Grow one batch at the cost of another while that saves time: growing alone gets stuck."""
 
+    def needs_ns(application: int) -> int:
+        return budgets[application].needs_ns(budgets[application].size)
+
     def fits() -> bool:
-        return all(
-            spec.graph.longest_ns(lambda each: budgets[each].run_ns)[0] <= spec.graph.slo_ns
-            for spec in scenario.pipelines
-        )
+        return all(pipeline.longest_ns(needs_ns)[0] <= time_ns for pipeline, time_ns in timed)
 
     def cost() -> float:
         return sum(rates[number] * budget.each_ns for number, budget in budgets.items())

@@ -39,7 +39,7 @@ def stage_needs(scenario: Scenario) -> dict[int, StageNeed]:
     variance = 0.0
     for spec, rate_rps in _rates(scenario):
         # A Poisson number of queries comes within an SLO, each with work of its own.
-        variance += rate_rps * _square_s(spec, work_s) * SECOND / spec.graph.slo_ns
+        variance += rate_rps * square_s(spec, work_s) * SECOND / spec.graph.slo_ns
     room = SPREAD * sqrt(variance)
     utilisation = mean / (mean + room) if mean > 0.0 else 1.0
     return {number: StageNeed(each.rps, each.size, utilisation) for number, each in budgets.items()}
@@ -76,7 +76,7 @@ def _work_s(scenario: Scenario, application: int, size: int) -> float:
     return scenario.applications[application].profiles[0].latency_ns(size) / (size * SECOND)
 
 
-def _square_s(spec: PipelineSpec, work_s: dict[int, float]) -> float:
+def square_s(spec: PipelineSpec, work_s: dict[int, float]) -> float:
     """Mean square of the backend time of a query, in seconds squared."""
     stages = spec.graph.stages
     mean, variance = [0.0] * len(stages), [0.0] * len(stages)

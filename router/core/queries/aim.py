@@ -16,6 +16,9 @@ class BatchAim:
     ahead_ns: int
     """Taken off the key of its bids: run times of the stages before. So queries are served in the
     order of their own deadlines, whichever stage they are in."""
+    first: bool = True
+    """Queries come here one by one, as clients send them. Results of other stages come in batches.
+    """
     variant: int = -1
     """It runs this one, where the source leaves a choice; -1: the one that it serves."""
     share: float = 0.0

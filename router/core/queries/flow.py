@@ -159,8 +159,9 @@ class Flow:
         if self.pipeline.called:
             each_ns = [work_ns[stage.application] for stage in stages]
             calls = list(zip(self.calls, each_ns, strict=True))
-            mean = sum(one.mean * each for one, each in calls)
-            return mean, mean * mean + sum(one.variance * each * each for one, each in calls)
+            mean = sum((one.mean * each for one, each in calls), 0.0)
+            spread = sum((one.variance * each * each for one, each in calls), 0.0)
+            return mean, mean * mean + spread
         means, variances = [0.0] * len(stages), [0.0] * len(stages)
         for place in range(len(stages) - 1, -1, -1):
             means[place] = work_ns[stages[place].application]
@@ -172,8 +173,8 @@ class Flow:
                     variances[place] += fan_out.variance * means[child] ** 2
         # A join runs once, however many results come before it.
         once = (0, *self.pipeline.joins)
-        mean = sum(means[each] for each in once)
-        return mean, mean * mean + sum(variances[each] for each in once)
+        mean = sum((means[each] for each in once), 0.0)
+        return mean, mean * mean + sum((variances[each] for each in once), 0.0)
 
     def awaited(self) -> Sequence[float]:
         """By stage: how many times the work behind it (`after_ns`) is expected to come."""

@@ -416,31 +416,31 @@ class QueryTable:
 
     def aim(self) -> None:
         """Tell every source what its batches are to be."""
-        firsts: set[int] = set()
+        firsts = {flow.pipeline.stages[0].application for flow in self.flows}
         ahead_ns = dict.fromkeys(self.budgets, NEVER)
         for flow in self.flows:
-            stages = flow.pipeline.stages
-            firsts.add(stages[0].application)
-            for place, stage in enumerate(stages):
+            for place, stage in enumerate(flow.pipeline.stages):
                 before_ns = ahead_ns[stage.application]
                 ahead_ns[stage.application] = min(before_ns, flow.head_ns[place])
         for application, budget in self.budgets.items():
-            size_max, window = self.limits(budget.size, application in firsts)
-            aim = BatchAim(budget.size, size_max, window, ahead_ns[application])
+            first = application in firsts
+            size_max, window = self.limits(budget.size, first)
+            aim = BatchAim(budget.size, size_max, window, ahead_ns[application], first)
             if self.choosing:
-                aim = self._of_variants(application, aim, application in firsts)
+                aim = self._of_variants(application, aim)
             self.engine.sources[application].aim_at(aim)
 
-    def _of_variants(self, application: int, aim: BatchAim, first: bool) -> BatchAim:
+    def _of_variants(self, application: int, aim: BatchAim) -> BatchAim:
         """The aim with the variants that are served; the same where there is no choice."""
         variant, *others = self.variants.variants(application) or (-1,)
         if not others:
             return replace(aim, variant=variant)
         budget = self.budgets[application]
-        size_max, window = self.limits(budget.other_size, first)
+        size = budget.other_size
+        size_max, window = self.limits(size, aim.first)
         # Whoever leaves room for enough requests of the cheaper variant need not go.
         window = min(window, aim.window)
-        other = BatchAim(budget.other_size, size_max, window, aim.ahead_ns, others[0])
+        other = replace(aim, variant=others[0], size=size, size_max=size_max, window=window)
         return replace(aim, variant=variant, share=budget.share, other=other)
 
     def limits(self, size: int, first: bool) -> tuple[int, int]:

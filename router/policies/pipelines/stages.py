@@ -27,6 +27,9 @@ class StageThread(ModelThread):
     def _obey(self) -> None:
         self.at_once = min(self.at_once, self.aim.size)
         self.window = self.aim.window
+        if not self.aim.first:
+            # Results come a batch at a time: between two of them there is always a lull.
+            self.at_lull = NEVER
 
     def _prune(self, start_at_ns: int, spare: bool) -> int:
         size = super()._prune(start_at_ns, spare)

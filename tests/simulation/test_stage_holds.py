@@ -45,5 +45,5 @@ def mean_batches(rate_rps: float) -> list[float]:
 
 def test_a_stage_waits_for_several_batches_of_the_one_before() -> None:
     """Results come a batch at a time. The lull after each is no reason to run with so few."""
-    first, second = mean_batches(2000.0)
+    first, second = mean_batches(2300.0)
     assert second > 2.0 * first

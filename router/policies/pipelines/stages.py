@@ -27,9 +27,14 @@ class StageThread(ModelThread):
     def _obey(self) -> None:
         self.at_once = min(self.at_once, self.aim.size)
         self.window = self.aim.window
-        if not self.aim.first:
+        if not self.aim.first and self._is_busy():
             # Results come a batch at a time: between two of them there is always a lull.
-            self.at_lull = NEVER
+            self.at_lull = max(self.at_lull, self.aim.size // 2)
+
+    def _is_busy(self) -> bool:
+        """Whether small batches take time that others could use."""
+        backends = self._able_backends()
+        return self.signals.usual_demand >= self.options.auto_load * backends > 0.0
 
     def _prune(self, start_at_ns: int, spare: bool) -> int:
         size = super()._prune(start_at_ns, spare)

@@ -71,7 +71,6 @@ class VariantStage(StageThread):
         self._obey()
 
     def _obey(self) -> None:
-        super()._obey()
         self.at_once = min(self.unaimed, self.aim.size)
         self.window = min(self.aim.window, self.cost.size_max)
 

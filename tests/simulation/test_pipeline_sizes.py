@@ -45,7 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
         "pipelines": [OBJECTS, {"name": "tracks", "slo_ms": 100, "stages": TRACKS}],
     },
     "a join": {
-        "rate_rps": 250,
+        "rate_rps": 260,
         "applications": [DETECT, CLASSIFY, TRACK],
         "pipelines": [{"name": "objects", "slo_ms": 200, "stages": JOINED}],
     },
@@ -54,7 +54,7 @@ RATES = {
     "two stages": [300, 1500],
     "direct requests beside": [200, 1200],
     "a shared stage": [150, 1050, 150],
-    "a join": [250, 1250, 250],
+    "a join": [260, 1300, 260],
 }
 
 

@@ -1,6 +1,6 @@
 """A queue ordered by deadline: clients of one model may differ in SLO."""
 
-from bisect import insort_right
+from bisect import bisect_left, insort_right
 from collections.abc import Callable
 
 from fermata.router.core.events import Request, count_within, rows_of
@@ -16,7 +16,7 @@ def _deadline(request: Request) -> int:
 class DeadlineQueue:
     """Requests by deadline, ties in order of arrival; O(1) at both ends."""
 
-    __slots__ = ("extra", "head", "items", "lost")
+    __slots__ = ("begin", "extra", "head", "items", "lost")
 
     def __init__(self) -> None:
         self.items: list[Request] = []
@@ -25,6 +25,8 @@ class DeadlineQueue:
         """Rows of those that wait, beyond one for each; 0: places and requests are the same."""
         self.lost = 0.0
         """Share of its requests that its policy has lately given up."""
+        self.begin = -1
+        """Where the next batch begins in `items`, if it passes heads over."""
 
     def __len__(self) -> int:
         return len(self.items) - self.head
@@ -51,6 +53,14 @@ class DeadlineQueue:
             else:
                 high = size - 1
         return low
+
+    def first_in_time(self, end_at_ns: int, size: int) -> int:
+        """Where a batch of so many that ends then begins in `items`: passes over those with less
+        time, as long as so many are left."""
+        items, head = self.items, self.head
+        if items[head].deadline_ns >= end_at_ns:
+            return head
+        return bisect_left(items, end_at_ns, lo=head, hi=len(items) - size, key=_deadline)
 
     def largest_full_rows(
         self, start_at_ns: int, run_ns: Callable[[int], int], size_max: int

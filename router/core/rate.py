@@ -13,6 +13,10 @@ class RateRules:
     bucket_ns: int = 100_000_000
     weight: float = 0.1
     """Weight of the newest bucket: a memory of about one second."""
+    first_ns: int = 100_000_000
+    """After so long the first bucket is looked at, and again whenever it is twice as old."""
+    few: int = 50
+    """Fewer arrivals say nothing of the rate until that bucket is whole."""
     lull: float = 0.25
     """A gap this many times the mean one is a lull."""
     lulls_min: float = 5.0
@@ -21,6 +25,8 @@ class RateRules:
 
 
 RULES: Final = RateRules()
+QUICK: Final = RateRules(first_ns=1_000_000)
+"""For requests that clients send one by one: a batch of results is no rate."""
 
 
 class RateMeter:
@@ -32,6 +38,7 @@ class RateMeter:
     """
 
     __slots__ = (
+        "begun_at_ns",
         "buckets",
         "count",
         "due_at_ns",
@@ -51,8 +58,9 @@ class RateMeter:
         self.count = 0
         """Arrivals in the current bucket."""
         self.buckets = 0
+        self.begun_at_ns = 0
         self.due_at_ns = -1
-        """When the current bucket ends."""
+        """When the current bucket ends, or the first one is looked at."""
         self.last_at_ns = 0
         self.lull_ns = NEVER
         self.lulls = 0.0
@@ -69,20 +77,27 @@ class RateMeter:
         if now_ns < self.due_at_ns:
             self.count += count
             return False
-        self._roll(now_ns)
+        told = self._roll(now_ns)
         self.count += count
-        return True
+        return told
 
     def fall_silent(self) -> None:
         """Forget the rate: nothing has come for so long that it tells of the past alone."""
         self.rps = self.rps_after_lull = 0.0
 
-    def _roll(self, now_ns: int) -> None:
-        """Close the buckets that have ended by now."""
+    def _roll(self, now_ns: int) -> bool:
+        """Close the buckets that have ended by now; returns whether there are estimates anew."""
         rules = self.rules
         if self.due_at_ns < 0:
-            self.due_at_ns = now_ns + rules.bucket_ns
-            return
+            self.begun_at_ns = now_ns
+            self.due_at_ns = now_ns + rules.first_ns
+            return True
+        if self.buckets == 0:
+            end_at_ns = self.begun_at_ns + rules.bucket_ns
+            if now_ns < end_at_ns:
+                self.due_at_ns = min(end_at_ns, 2 * now_ns - self.begun_at_ns)
+                return self._guess(now_ns - self.begun_at_ns)
+            self.due_at_ns = end_at_ns
         passed = 1 + (now_ns - self.due_at_ns) // rules.bucket_ns
         rate = self.count * SECOND / (rules.bucket_ns * passed)
         # Young meters take the plain mean, or the first bucket would be believed for a second.
@@ -98,3 +113,12 @@ class RateMeter:
         self.lulls_ns *= rules.lull_memory
         if self.rps > 0.0:
             self.lull_ns = int(rules.lull * SECOND / self.rps)
+        return True
+
+    def _guess(self, age_ns: int) -> bool:
+        """Take the rate of a first bucket that is not whole, if it tells one. At a high rate,
+        thousands of requests would be served one by one before it is."""
+        if self.count < self.rules.few:
+            return False
+        self.rps = self.rps_after_lull = self.count * SECOND / age_ns
+        return True

@@ -1,81 +1,38 @@
 """Deferred batch scheduling (Symphony, sections 4.2-4.3 and appendix C)."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
-from fermata.foundation.units import NEVER, SECOND
+from fermata.foundation.units import NEVER
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.rate import RateMeter
-from fermata.router.core.signals import SourceDemand
 from fermata.router.core.slot import Slot
 from fermata.router.core.source import (
     NO_LANES,
     POOL_ONLY,
     Bid,
-    Source,
     SourceContext,
     SourceTimer,
 )
 from fermata.router.policies.content_upgrade import suited
-from fermata.router.policies.deferred_kinds import (
-    HoldSizes,
-    KindCandidate,
-    KindCandidates,
-    hold_sizes,
-)
+from fermata.router.policies.deferred_kinds import HoldSizes, KindCandidate, KindCandidates
 from fermata.router.policies.deferred_options import DeferredOptions
+from fermata.router.policies.deferred_targets import BatchTargets
 from fermata.router.policies.family import Family
-from fermata.router.policies.sizing import (
-    LOSSES,
-    after_batch,
-    after_loss,
-    full_size,
-    learn_slo_ns,
-    overload_window,
-    target_size,
-)
+from fermata.router.policies.sizing import LOSSES, after_batch, after_loss, overload_window
 
 
-@dataclass(frozen=True, slots=True)
-class DeferredRules:
-    """Limits by which a model is taken to be silent, or bursty."""
-
-    silent_ns: int = 2 * SECOND
-    """A model without arrivals for so long counts no demand."""
-    losing: float = 0.01
-    """Share lost lately from which who cannot wait for the next batch is held for this one."""
-    slowest: float = 1.1
-    """Backends that take longer by more than this are left to others."""
-    alone: float = 0.99
-    """Share of all demand from which an application has the backends to itself."""
-    bursty: float = 0.5
-    """Arrivals whose rate after a lull is below this share of the mean come in bursts."""
-
-
-class ModelThread(Source):
+class ModelThread(BatchTargets):
     """The deferred source of one model: holds requests until one more would not fit.
 
     Deviations from the paper, each an option: the queue is ordered by deadline, since clients of
-    one model may differ in SLO; heads are dropped by a sliding window, not lazily; the hold ends
-    earlier by the time that ripe bids have lately waited for a backend, and when a burst is over.
+    one model may differ in SLO; heads are dropped by a sliding window, not lazily, and passed over
+    in overload; the hold ends earlier by the time that ripe bids have lately waited for a backend,
+    and when a burst is over.
     """
 
     tells_demand = True
-    own: ClassVar[bool] = True
-    """Requests are nobody's parts, so that they may wait for the sake of others."""
-    rules: ClassVar[DeferredRules] = DeferredRules()
     by_kind = True
-    kind = 0
-    """The kind of backend that `cost` is of: the fastest of those that are there."""
-    kinds: KindCandidates | None = None
-    """Where the pool has several. The one candidate below is then without use, but for its window:
-    `size` is 0."""
-    tight = False
-    """Whether to hold for those who cannot wait for the end of a batch (`_is_tight`)."""
     framed = False
     """Whether some request has had to start before its successor came."""
 
@@ -86,31 +43,14 @@ class ModelThread(Source):
         family: Family | None = None,
         slo_ns_max: int = NEVER,
     ) -> None:
-        self.variant = variant
+        super().__init__(variant, options, slo_ns_max)
         self.may_run = frozenset((variant,))
         self.family = family
         """The family whose variants may take its place where requests suit them; None: none."""
-        self.options = options
-        self.queue = DeadlineQueue()
-        self.rate = RateMeter()
-        self.slo_ns = 0
-        self.slo_ns_max = slo_ns_max
-        """The application's: clients that can wait for longer must not make windows of a size that
-        nobody else's deadline leaves room for."""
-        self.target = 1
-        """Batch size that the model's rate and SLO allow (Symphony, Eqns 2-3)."""
-        self.window = 1
-        """A head must leave room for a batch of this size, or be dropped."""
-        self.at_once = NEVER if options.hold == "deferred" else 1
-        """A candidate of this size is not held any longer."""
-        self.at_lull = NEVER
-        """Nor is one of this size, once a lull has begun."""
-        self.demand = SourceDemand()
-        self.full = 1
-        """Batch size when every backend is busy."""
         self.hold_until_ns = NEVER
         """When the candidate is held no longer, however far its deadline."""
         self.size = 0
+        """Of the one candidate; 0 where the pool has several kinds, each with one of its own."""
         self.standing_bid = Bid()
         self.silence = SourceTimer(self)
 
@@ -118,15 +58,6 @@ class ModelThread(Source):
         super().attach(desk)
         desk.precedence.join(self.queue, of_request=False)
         self._plan_for(self.kind)
-
-    def _plan_for(self, kind: int) -> None:
-        """Use the table of this kind of backend."""
-        if kind != self.kind:
-            self.kind = kind
-        self.cost = self.costs.of(self.variant, kind)
-        self.plan_ns = self.cost.plan_ns
-        self.target = min(self.target, self.cost.size_max)
-        self.full = min(self.full, self.cost.size_max)
 
     def on_leave(self) -> None:
         self._set_demand(0.0)
@@ -153,9 +84,19 @@ class ModelThread(Source):
             if now_ns + self.plan_ns[size] <= end_by_ns:
                 if request.start_by_ns < self.hold_until_ns:
                     self.hold_until_ns = request.start_by_ns
-                self._stand(now_ns, size, end_by_ns)
+                self._stand(now_ns, size, end_by_ns, queue.begin >= 0)
                 return POOL_ONLY
-        return NO_LANES if self.kinds is None else self.kinds.lanes
+        if self.kinds is not None:
+            return self.kinds.lanes
+        return self._anew(now_ns) if queue.begin >= 0 and self._can_grow(now_ns) else NO_LANES
+
+    def _can_grow(self, now_ns: int) -> bool:
+        """Whether those with most time fill a larger batch than the candidate."""
+        size = self.size + 1
+        if size > self.cost.size_max or size > len(self.queue):
+            return False
+        end_at_ns = now_ns + self.lead.ns(size) + self.plan_ns[size]
+        return self.queue.items[-size].deadline_ns >= end_at_ns
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.queue.remove(request):
@@ -225,10 +166,11 @@ class ModelThread(Source):
             return self._grant_by_kind(self.kinds, slot)
         waiting = len(self.queue)
         size = self._prune(slot.start_at_ns, spare=self.desk.free_backends(self) > 1)
+        first = self._begin()
         if size > 0 and not slot.plain(self.variant):
-            budget_ns = self.queue.first().deadline_ns - slot.start_at_ns
+            budget_ns = self.queue.items[first].deadline_ns - slot.start_at_ns
             size = self._whole(min(size, slot.size_that_fits(self.variant, budget_ns)))
-        batch = self._take(slot, self.queue.head, size) if size > 0 else None
+        batch = self._take(slot, first, size) if size > 0 else None
         if len(self.queue) != waiting:
             # A bid that has only been offered the wrong backend stands as it is.
             self._rebuild(now_ns)
@@ -255,15 +197,16 @@ class ModelThread(Source):
             size = self._prune(now_ns + lead.ns(1), spare=self.desk.free_backends(self) > 0)
         if size == 0:
             return
-        end_by_ns = self.queue.first().deadline_ns
+        begin = self._begin()
+        end_by_ns = self.queue.items[begin].deadline_ns
         while size > 1 and now_ns + lead.ns(size) + self.plan_ns[size] > end_by_ns:
             size -= 1
-        full = False
+        full = self.queue.begin >= 0
         if self.queue.extra:
             size = self._whole(size)
             # Rows of one request stay together: the next one finds no room.
             full = size < self.queue.rows
-        self.hold_until_ns = self._hold_until_ns(self.queue.head, size)
+        self.hold_until_ns = self._hold_until_ns(begin, size)
         self._stand(now_ns, size, end_by_ns - lead.ns(size), full)
 
     def _whole(self, size: int) -> int:
@@ -339,10 +282,14 @@ class ModelThread(Source):
 
         A head goes if it fits no batch at all, or if the queue could fill the window but the head
         would not let it: waiting for it would keep every later batch small (docs/papers.md).
-        In overload some have to go anyway, and the window is wider (`overload_window`).
+        In overload some have to go anyway: heads are passed over, or the window is wider
+        (`overload_window`).
         With a backend to spare the others have one of their own, and nobody needs to go.
         """
         queue, window = self.queue, self.window
+        queue.begin = -1
+        if queue.lost > LOSSES.losing and self._passes_over():
+            return self._pass_over(start_at_ns)
         if queue.lost > LOSSES.losing and not spare:
             desk = self.desk
             mixed = self.kinds is not None
@@ -363,6 +310,30 @@ class ModelThread(Source):
             self.drop_late(queue.pop(), self.variant, first.deadline_ns, self.kind)
         return 0
 
+    def _passes_over(self) -> bool:
+        """Whether heads that stand in the way of a full batch stay in the queue: in overload others
+        make more of this backend, and the next one may have room for these. An application that
+        is alone and just above its limit loses more with them (docs/papers.md)."""
+        if self.queue.lost <= LOSSES.losing or self.queue.extra or not self.options.pass_over:
+            return False
+        return not self._is_alone()
+
+    def _pass_over(self, start_at_ns: int) -> int:
+        """Size of the largest batch that could start then and be full. Drops who is too late."""
+        queue, plan_ns = self.queue, self.plan_ns
+        while len(queue) > 0 and queue.first().deadline_ns < start_at_ns + plan_ns[1]:
+            queue.lost = after_loss(queue.lost)
+            late = queue.pop()
+            self.drop_late(late, self.variant, late.deadline_ns, self.kind)
+        size = queue.largest_full(start_at_ns, plan_ns.__getitem__, self.cost.size_max)
+        if size > 0:
+            queue.begin = queue.first_in_time(start_at_ns + plan_ns[size], size)
+        return size
+
+    def _begin(self) -> int:
+        """Where the candidate begins in the queue's `items`."""
+        return self.queue.head if self.queue.begin < 0 else self.queue.begin
+
     # The candidates, where the pool has several kinds of backends
 
     def _bid_by_kind(self, kinds: KindCandidates, now_ns: int, lane: int) -> Bid | None:
@@ -374,7 +345,8 @@ class ModelThread(Source):
             return None
         hold_until_ns = self._hold_until_ns(candidate.first, candidate.size)
         early_ns = int(self.options.wait_margin * self.desk.wait_ns(candidate.kind))
-        return candidate.stand(now_ns, end_by_ns, hold_until_ns, early_ns, self.rate)
+        full = self._passes_over()
+        return candidate.stand(now_ns, end_by_ns, hold_until_ns, early_ns, self.rate, full)
 
     def _grant_by_kind(self, kinds: KindCandidates, slot: Slot) -> Batch | None:
         candidate = kinds.of(slot.kind)
@@ -389,103 +361,13 @@ class ModelThread(Source):
         """Choose the candidate of a kind anew, where so many backends of it are offered; returns
         its size. The fastest kind begins with the first request, and drops what it cannot serve."""
         if candidate.kind != self.kind:
+            if self._passes_over():
+                return candidate.fill(self.queue, start_at_ns)
             return kinds.form(candidate, start_at_ns, offered)
         waiting = len(self.queue)
         size = self._prune(start_at_ns, kinds.has_spare(start_at_ns, offered))
-        candidate.begin_with(self.queue.head, size, len(self.queue) < waiting)
+        another = len(self.queue) < waiting
+        if self.queue.begin >= 0:
+            another = candidate.leads_anew(self.queue, self.queue.begin, size)
+        candidate.begin_with(self._begin(), size, another)
         return size
-
-    # Batch sizes that the model's rate and SLO allow
-
-    def _aim(self, slo_ns: int) -> None:
-        """Set the target batch from the learnt rate: Eqns 2-3 with the model's own rate."""
-        self.slo_ns = learn_slo_ns(self.slo_ns, min(slo_ns, self.slo_ns_max))
-        rps = self.rate.rps
-        if rps <= 0.0:
-            return
-        if self.desk.precedence.mixed:
-            self.desk.precedence.tell(self.queue, self.slo_ns - self.lead.ns(1), self.plan_ns)
-        if self.kinds is not None:
-            self._aim_by_kind(self.kinds, rps)
-            return
-        self.cost.plan_within(self.slo_ns - self.lead.ns(1))
-        # Most never are, and then have one attribute less: sources with many are slower to read.
-        if self._is_tight() != self.tight:
-            self.tight = not self.tight
-        self.target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
-        # Where each batch costs those who come meanwhile, none is to be smaller than it could be.
-        share = 1.0 if self.tight else self.options.drop_window
-        self.window = max(1, int(share * self.target))
-        self._set_demand(rps)
-        self._set_hold(rps)
-
-    def _is_tight(self) -> bool:
-        """Whether who comes while a batch runs cannot wait for its end, nor has anybody else use
-        for the time that others are held meanwhile."""
-        if self.options.hold != "auto" or not self.own:
-            return False
-        alone = self.demand.backends > self.rules.alone * self.signals.demand
-        return alone and self.slo_ns - self.lead.ns(1) < 2 * self.plan_ns[1]
-
-    def _aim_by_kind(self, kinds: KindCandidates, rps: float) -> None:
-        """The same for each kind, with its part of the rate."""
-        tolerance = self._cost_tolerance()
-        needed = kinds.aim(self.options, self.slo_ns, rps, self._quiet_rps(rps), tolerance)
-        if tolerance == math.inf:
-            kinds.hold_from(HoldSizes(1))
-        self.window = kinds.window
-        self.demand.set(self.signals, *needed)
-
-    def _set_demand(self, rps: float) -> None:
-        """Tell how many backends this rate needs."""
-        if self.kinds is not None and rps > 0.0:
-            self._aim_by_kind(self.kinds, rps)
-            return
-        plan_ns, target = self.plan_ns, self.target
-        backends_min = 0.0
-        if rps > 0.0:
-            self.full = full_size(plan_ns, self.slo_ns, rps, self.full)
-            backends_min = rps * plan_ns[self.full] / (self.full * SECOND)
-        backends = rps * plan_ns[target] / (target * SECOND)
-        self.demand.set(self.signals, backends, backends_min, backends * self.cost.pace(target))
-
-    def _set_hold(self, rps: float) -> None:
-        """Decide from which size on a candidate is not held."""
-        tolerance = self._cost_tolerance()
-        if tolerance == math.inf:
-            self.at_once = 1
-            return
-        quiet_rps = self._quiet_rps(rps)
-        hold = hold_sizes(self.options, self.cost, self.target, rps, quiet_rps, tolerance)
-        self.at_once, self.at_lull = hold.at_once, hold.at_lull
-
-    def _cost_tolerance(self) -> float:
-        """How many times the cost in a target batch a request may cost, rather than be held;
-        without limit where nobody is held, whatever the size."""
-        options, backends = self.options, self._able_backends()
-        tolerance = 1.0 + options.efficient
-        if options.hold == "deferred":
-            return tolerance
-        # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
-        # Margins are for deadlines: with them, a few slow batches would make backends seem full.
-        load = self.signals.usual_demand / backends if backends else 0.0
-        busy = load * self._alone() if self.own else load
-        if options.hold == "eager" or busy < options.auto_load or busy == 0.0:
-            return math.inf
-        return max(tolerance, options.auto_busy / load)
-
-    def _alone(self) -> float:
-        """How many times the cost in a target batch a request costs alone."""
-        target = self.target if self.kinds is None else self.kinds.target
-        return self.plan_ns[1] * target / self.plan_ns[target]
-
-    def _able_backends(self) -> int:
-        """Backends that can be in time; idle ones that cannot do not make the others less busy."""
-        if self.kinds is None:
-            return self.desk.backends_for(self)
-        return self.kinds.able_backends(self.slo_ns)
-
-    def _quiet_rps(self, rps: float) -> float | None:
-        """The rate after lulls, where arrivals come in bursts."""
-        quiet_rps = self.rate.rps_after_lull
-        return quiet_rps if quiet_rps < self.rules.bursty * rps else None

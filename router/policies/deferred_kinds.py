@@ -70,7 +70,10 @@ def efficient_size(plan_ns: Sequence[int], target: int, tolerance: float) -> int
 class KindCandidate:
     """A model's next batch on one kind of backend."""
 
-    __slots__ = ("bid", "cost", "first", "full", "hold", "kind", "size", "target", "window")
+    __slots__ = (
+        *("bid", "cost", "first", "full", "hold", "kind", "leader_due_ns", "size", "target"),
+        "window",
+    )
 
     def __init__(self, kind: int, cost: VariantCost) -> None:
         self.kind = kind
@@ -83,6 +86,8 @@ class KindCandidate:
         self.first = 0
         """Where it begins in the queue's `items`."""
         self.size = 0
+        self.leader_due_ns = 0
+        """Deadline of the first one, where heads are passed over."""
 
     def is_able(self, slo_ns: int) -> bool:
         """Whether a request alone is in time."""
@@ -114,12 +119,26 @@ class KindCandidate:
             self.size = queue.fill(fits, first) if queue.extra else min(fits, len(items) - first)
         return self.size
 
-    def begin_with(self, first: int, size: int, others_left: bool) -> None:
-        """Take the batch that was chosen; `others_left` tells that requests left the queue for
-        it."""
+    def fill(self, queue: DeadlineQueue, start_at_ns: int) -> int:
+        """Choose the largest batch that could start then and be full, whoever is passed over."""
+        plan_ns = self.cost.plan_ns
+        size = queue.largest_full(start_at_ns, plan_ns.__getitem__, self.cost.size_max)
+        first = queue.first_in_time(start_at_ns + plan_ns[size], size) if size > 0 else 0
+        self.begin_with(first, size, self.leads_anew(queue, first, size))
+        return size
+
+    def leads_anew(self, queue: DeadlineQueue, first: int, size: int) -> bool:
+        """Whether another request is the first one now; notes which it is."""
+        before_ns = self.leader_due_ns
+        self.leader_due_ns = queue.items[first].deadline_ns if size > 0 else 0
+        return self.leader_due_ns != before_ns
+
+    def begin_with(self, first: int, size: int, another: bool) -> None:
+        """Take the batch that was chosen; `another` tells that it is not the one before, made
+        larger."""
         self.first, self.size = first, size
-        if others_left:
-            # Another batch: how long the one before was ripe tells nothing of its wait.
+        if another:
+            # How long the one before was ripe tells nothing of its wait.
             self.bid.ripe_at_ns = 0
 
     def fit(self, queue: DeadlineQueue, now_ns: int, lead: Lead) -> int:
@@ -162,13 +181,20 @@ class KindCandidate:
         )
 
     def stand(
-        self, now_ns: int, end_by_ns: int, hold_until_ns: int, early_ns: int, rate: RateMeter
+        self,
+        now_ns: int,
+        end_by_ns: int,
+        hold_until_ns: int,
+        early_ns: int,
+        rate: RateMeter,
+        full: bool,
     ) -> Bid:
-        """The bid for the batch that was formed, whose run must end by then."""
+        """The bid for the batch that was formed, whose run must end by then; `full` tells that
+        whoever comes makes it no larger."""
         size, plan_ns, bid = self.size, self.cost.plan_ns, self.bid
         bid.size = size
         bid.expires_at_ns = bid.key = end_by_ns - plan_ns[size]
-        if size >= self.hold.at_once or size == self.cost.size_max:
+        if full or size >= self.hold.at_once or size == self.cost.size_max:
             # Not before everything of this instant has arrived: frames of cameras come together.
             if bid.ripe_at_ns > now_ns or bid.ripe_at_ns == 0:
                 bid.ripe_at_ns = min(now_ns + 1, bid.expires_at_ns)

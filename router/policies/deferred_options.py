@@ -18,6 +18,8 @@ class DeferredOptions:
     """Never hold a request longer than this."""
     drop_window: float = 0.8
     """Share of the target batch that a head must leave room for, or be dropped."""
+    pass_over: bool = True
+    """In overload heads that would keep a batch small stay, and those behind them go first."""
     wait_margin: float = 2.0
     """Leave earlier by this many times the mean wait of ripe bids."""
     beta_lambda: float = 0.0
@@ -36,5 +38,7 @@ class DeferredOptions:
     what is not held until its deadline is late less often. 0: it holds as `deferred` does."""
 
 
-PUBLISHED = DeferredOptions(drop_window=1.0, wait_margin=0.0, efficient=0.0, lull_beta_lambda=0.0)
+PUBLISHED = DeferredOptions(
+    drop_window=1.0, pass_over=False, wait_margin=0.0, efficient=0.0, lull_beta_lambda=0.0
+)
 EAGER = DeferredOptions(hold="eager")

@@ -5,16 +5,33 @@ import random
 import pytest
 
 from fermata.foundation.units import NEVER, SECOND, ms
-from fermata.router.core.rate import RateMeter
+from fermata.router.core.rate import QUICK, RateMeter
 
 
-def test_nothing_is_known_before_the_first_bucket_ends() -> None:
-    meter = RateMeter()
+def test_few_arrivals_tell_nothing_before_the_first_bucket_ends() -> None:
+    meter = RateMeter(QUICK)
     assert meter.on_arrival(ms(5))
-    for at_ms in range(6, 105):
+    for at_ms in range(7, 105, 3):
         assert not meter.on_arrival(ms(at_ms))
     assert meter.rps == 0.0
     assert meter.lull_ns == NEVER
+
+
+def test_a_high_rate_is_known_before_the_first_bucket_ends() -> None:
+    meter = RateMeter(QUICK)
+    told_ms = [at / 50 for at in range(5 * 50) if meter.on_arrival(ms(at / 50))]
+    # As it begins, after a millisecond, and whenever it is twice as old.
+    assert told_ms == [0.0, 1.0, 2.0, 4.0]
+    assert meter.rps == 50_000.0
+
+
+def test_a_first_look_changes_nothing_afterwards() -> None:
+    meter = RateMeter(QUICK)
+    for index in range(500):
+        meter.on_arrival(index)
+    meter.on_arrival(ms(100))
+    assert meter.rps == 5_000.0
+    assert meter.count == 1
 
 
 def test_first_bucket_is_taken_as_it_is() -> None:

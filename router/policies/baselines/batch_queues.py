@@ -1,6 +1,5 @@
 """Batch queues: the Clockwork-style baseline of Jellyfish (section VI-C)."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,10 +16,6 @@ class BatchQueuesOptions:
     size_weight_ns: int = 0
     """How many nanoseconds of urgency one more request in the batch is worth among models.
     0: the earliest latest start wins. A second or more: the largest full batch wins."""
-
-
-def _deadline(request: Request) -> int:
-    return request.deadline_ns
 
 
 class BatchQueues(Source):
@@ -103,7 +98,7 @@ class BatchQueues(Source):
         self.size = size
         lead_ns = self.lead.ns
         run_ns = lead_ns(size) + self.plan_ns[size]
-        first = self.queue.items[self._first_in_time(now_ns + run_ns, size)]
+        first = self.queue.items[self.queue.first_in_time(now_ns + run_ns, size)]
         latest_start_ns = first.deadline_ns - run_ns
         bid = self.standing_bid
         bid.size = size
@@ -118,7 +113,7 @@ class BatchQueues(Source):
         if size == 0:
             return None
         end_at_ns = slot.start_at_ns + slot.plan_ns(self.variant, size)
-        taken = self.queue.pop_from(self._first_in_time(end_at_ns, size), size)
+        taken = self.queue.pop_from(self.queue.first_in_time(end_at_ns, size), size)
         self._rebuild(now_ns)
         return Batch(self.variant, taken)
 
@@ -135,12 +130,3 @@ class BatchQueues(Source):
         return self.queue.largest_full(
             start_at_ns, lambda size: lead_ns(size) + plan_ns[size], self.cost.size_max
         )
-
-    def _first_in_time(self, end_at_ns: int, size: int) -> int:
-        """Where the batch of that size begins: the first request whose deadline it meets."""
-        queue = self.queue
-        items = queue.items
-        if items[queue.head].deadline_ns >= end_at_ns:
-            return queue.head
-        last = len(items) - size
-        return bisect_left(items, end_at_ns, lo=queue.head, hi=last, key=_deadline)

@@ -5,7 +5,7 @@ from fermata.router.core.queries.aim import BatchAim
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 
-STAGES = DeferredOptions(drop_window=0.0)
+STAGES = DeferredOptions(drop_window=0.0, pass_over=False)
 """Whoever was let into a pipeline is not dropped for the sake of others, once work was spent."""
 
 

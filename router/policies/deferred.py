@@ -208,6 +208,11 @@ class ModelThread(BatchTargets):
             full = size < self.queue.rows
         self.hold_until_ns = self._hold_until_ns(begin, size)
         self._stand(now_ns, size, end_by_ns - lead.ns(size), full)
+        if self.queue.begin >= 0:
+            # Whoever has been passed over is told in time that nothing came of it.
+            hopeless_at_ns = self.queue.first().deadline_ns - lead.ns(1) - self.plan_ns[1]
+            bid = self.standing_bid
+            bid.expires_at_ns = min(bid.expires_at_ns, hopeless_at_ns)
 
     def _whole(self, size: int) -> int:
         """The most places up to that size that whole requests fill, from the first one on."""

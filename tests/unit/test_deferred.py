@@ -189,6 +189,15 @@ def test_in_overload_heads_are_passed_over() -> None:
     assert bench.ran[2][1] == [urgent]
 
 
+def test_whoever_is_passed_over_is_told_as_soon_as_it_is_hopeless() -> None:
+    bench, urgent, _ = crowded(DeferredOptions(hold="eager"), losing=True, backends=1)
+    for _ in range(2):
+        bench.send(ms(8.5), ms(60))
+    bench.advance(ms(12))
+    # It must end until 14 ms, and takes 5 ms alone. Those behind it can wait for much longer.
+    assert [(at_ns, rid) for at_ns, rid, _ in bench.dropped] == [(ms(9) + 1, urgent)]
+
+
 def test_heads_are_not_passed_over_while_few_are_lost() -> None:
     bench, urgent, others = crowded(DeferredOptions(hold="eager"), losing=False, backends=1)
     assert bench.ran[1][1] == [urgent, *others[:2]]

@@ -293,7 +293,7 @@ class ModelThread(BatchTargets):
         """
         queue, window = self.queue, self.window
         queue.begin = -1
-        if queue.lost > LOSSES.losing and self._passes_over():
+        if queue.lost > LOSSES.heavy and self._passes_over():
             return self._pass_over(start_at_ns)
         if queue.lost > LOSSES.losing and not spare:
             desk = self.desk
@@ -317,9 +317,9 @@ class ModelThread(BatchTargets):
 
     def _passes_over(self) -> bool:
         """Whether heads that stand in the way of a full batch stay in the queue: in overload others
-        make more of this backend, and the next one may have room for these. An application that
-        is alone and just above its limit loses more with them (docs/papers.md)."""
-        if self.queue.lost <= LOSSES.losing or self.queue.extra or not self.options.pass_over:
+        make more of this backend, and the next one may have room for these. With them nobody gets
+        over an overload that is slight, or of one application alone (docs/papers.md)."""
+        if self.queue.lost <= LOSSES.heavy or self.queue.extra or not self.options.pass_over:
             return False
         return not self._is_alone()
 

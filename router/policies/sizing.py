@@ -15,6 +15,8 @@ class LossRules:
 
     losing: float = 0.05
     """It has lately lost more than this share of its requests."""
+    heavy: float = 0.2
+    """More than this is an overload that does not pass by itself."""
     memory: float = 0.01
     """Weight of the newest request in that share."""
 

@@ -167,7 +167,7 @@ def crowded(options: DeferredOptions, losing: bool, backends: int) -> tuple[Benc
     runs a batch is free just after 6 ms. The urgent one has less than 8 ms then: room for three."""
     bench = Bench(options, backends=backends)
     bench.source.window = 2
-    for _ in range(10 if losing else 0):
+    for _ in range(30 if losing else 0):
         bench.send(0, ms(4.9))  # not even a batch of one would be in time
     bench.send(ms(1), ms(12))
     bench.advance(ms(2))

@@ -180,7 +180,7 @@ def _with_rate_max(problem: Problem, rate_rps_max: float) -> Problem:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a load needs, as `--size` finds it."""
+    """Backends and routers that a load needs, as `--size` finds them."""
 
     sub_clusters: int
     backends_all: int | None

@@ -9,7 +9,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Options of `mallopt`."""
 MAPPED_FROM_BYTES = 32 << 20
 KEPT_BYTES = 2 * MAPPED_FROM_BYTES
-"""What glibc comes to by itself, once something of 32 MB has been freed."""
+"""The threshold that glibc comes to by itself, once something of 32 MB has been freed."""
 STATM = Path("/proc/self/statm")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -1,7 +1,7 @@
 """A queue ordered by deadline: clients of one model may differ in SLO."""
 
 from bisect import bisect_left, insort_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fermata.router.core.events import Request, count_within, rows_of
 
@@ -61,6 +61,13 @@ class DeadlineQueue:
         if items[head].deadline_ns >= end_at_ns:
             return head
         return bisect_left(items, end_at_ns, lo=head, hi=len(items) - size, key=_deadline)
+
+    def full_batch(
+        self, start_at_ns: int, plan_ns: Sequence[int], size_max: int
+    ) -> tuple[int, int]:
+        """Where the largest full batch begins in `items`, and its size; 0: none."""
+        size = self.largest_full(start_at_ns, plan_ns.__getitem__, size_max)
+        return (self.first_in_time(start_at_ns + plan_ns[size], size), size) if size else (0, 0)
 
     def largest_full_rows(
         self, start_at_ns: int, run_ns: Callable[[int], int], size_max: int

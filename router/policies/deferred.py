@@ -50,7 +50,7 @@ class ModelThread(BatchTargets):
         self.hold_until_ns = NEVER
         """When the candidate is held no longer, however far its deadline."""
         self.size = 0
-        """Of the one candidate; 0 where the pool has several kinds, each with one of its own."""
+        """Requests in the candidate; 0 where each of several kinds has one of its own."""
         self.standing_bid = Bid()
         self.silence = SourceTimer(self)
 
@@ -330,9 +330,9 @@ class ModelThread(BatchTargets):
             queue.lost = after_loss(queue.lost)
             late = queue.pop()
             self.drop_late(late, self.variant, late.deadline_ns, self.kind)
-        size = queue.largest_full(start_at_ns, plan_ns.__getitem__, self.cost.size_max)
+        first, size = queue.full_batch(start_at_ns, plan_ns, self.cost.size_max)
         if size > 0:
-            queue.begin = queue.first_in_time(start_at_ns + plan_ns[size], size)
+            queue.begin = first
         return size
 
     def _begin(self) -> int:

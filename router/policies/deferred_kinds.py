@@ -71,7 +71,15 @@ class KindCandidate:
     """A model's next batch on one kind of backend."""
 
     __slots__ = (
-        *("bid", "cost", "first", "full", "hold", "kind", "leader_due_ns", "size", "target"),
+        "bid",
+        "cost",
+        "first",
+        "full",
+        "hold",
+        "kind",
+        "leader_due_ns",
+        "size",
+        "target",
         "window",
     )
 
@@ -121,9 +129,7 @@ class KindCandidate:
 
     def fill(self, queue: DeadlineQueue, start_at_ns: int) -> int:
         """Choose the largest batch that could start then and be full, whoever is passed over."""
-        plan_ns = self.cost.plan_ns
-        size = queue.largest_full(start_at_ns, plan_ns.__getitem__, self.cost.size_max)
-        first = queue.first_in_time(start_at_ns + plan_ns[size], size) if size > 0 else 0
+        first, size = queue.full_batch(start_at_ns, self.cost.plan_ns, self.cost.size_max)
         self.begin_with(first, size, self.leads_anew(queue, first, size))
         return size
 

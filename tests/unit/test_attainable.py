@@ -1,4 +1,4 @@
-"""What any rule could serve where queries come at random, worked by hand."""
+"""Checks by hand the estimate of what any rule could serve where queries come at random."""
 
 from typing import Any
 

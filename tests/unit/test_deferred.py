@@ -162,24 +162,25 @@ def test_window_slides_while_the_queue_can_fill_it() -> None:
     assert not bench.engine.outbox.queued
 
 
-def crowded(options: DeferredOptions, losing: bool, backends: int) -> tuple[Bench, int, list[int]]:
-    """A bench at 7 ms, with the urgent request and those that came after it. The only backend that
-    runs a batch is free just after 6 ms. The urgent one has less than 8 ms then: room for three."""
-    bench = Bench(options, backends=backends)
+def crowded(options: DeferredOptions, losing: bool) -> tuple[Bench, int, list[int]]:
+    """A bench at 7 ms, with the urgent request and those that came after it. The only backend is
+    free just after 6 ms. The urgent one has less than 8 ms then: room for three."""
+    bench = Bench(options)
     bench.source.window = 2
     for _ in range(30 if losing else 0):
         bench.send(0, ms(4.9))  # not even a batch of one would be in time
-    bench.send(ms(1), ms(12))
+    before = bench.send(ms(1), ms(12))
     bench.advance(ms(2))
     urgent = bench.send(ms(2), ms(12))
     others = [bench.send(ms(5), ms(20)) for _ in range(8)]
     bench.dropped.clear()
     bench.advance(ms(7))
+    assert bench.ran[0][1] == [before]
     return bench, urgent, others
 
 
 def test_in_overload_heads_are_passed_over() -> None:
-    bench, urgent, others = crowded(DeferredOptions(hold="eager"), losing=True, backends=1)
+    bench, urgent, others = crowded(DeferredOptions(hold="eager"), losing=True)
     assert bench.ran[1][1] == others
     assert not bench.dropped
     # Another backend may come in time for it.
@@ -190,7 +191,7 @@ def test_in_overload_heads_are_passed_over() -> None:
 
 
 def test_whoever_is_passed_over_is_told_as_soon_as_it_is_hopeless() -> None:
-    bench, urgent, _ = crowded(DeferredOptions(hold="eager"), losing=True, backends=1)
+    bench, urgent, _ = crowded(DeferredOptions(hold="eager"), losing=True)
     for _ in range(2):
         bench.send(ms(8.5), ms(60))
     bench.advance(ms(12))
@@ -199,14 +200,14 @@ def test_whoever_is_passed_over_is_told_as_soon_as_it_is_hopeless() -> None:
 
 
 def test_heads_are_not_passed_over_while_few_are_lost() -> None:
-    bench, urgent, others = crowded(DeferredOptions(hold="eager"), losing=False, backends=1)
+    bench, urgent, others = crowded(DeferredOptions(hold="eager"), losing=False)
     assert bench.ran[1][1] == [urgent, *others[:2]]
     assert not bench.dropped
 
 
 def test_in_overload_heads_make_room_for_the_largest_full_batch() -> None:
     options = DeferredOptions(hold="eager", pass_over=False)
-    bench, urgent, others = crowded(options, losing=True, backends=1)
+    bench, urgent, others = crowded(options, losing=True)
     assert bench.ran[1][1] == others
     assert [rid for _, rid, _ in bench.dropped] == [urgent]
 

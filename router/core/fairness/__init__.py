@@ -1,1 +1,1 @@
-"""Who is served when not everyone can be: shares of backends, admission and precedence."""
+"""Decides who is served when not everyone can be: shares, admission and precedence."""

@@ -55,6 +55,27 @@ def test_fewer_moves_are_within_the_slack_of_the_best(seed: int) -> None:
     assert balance.cost(found) < balance.cost(best)
 
 
+@pytest.mark.parametrize("hot", [6.0, 12.0, 24.0])
+def test_parts_do_not_change_places(hot: float) -> None:
+    # The hot one beside the cold one is as even as the two large ones the other way round.
+    home = {"large": 0, "hot": 0, "cold": 1}
+    asked = problem({"large": 30.0, "hot": hot, "cold": 6.0}, home, 0.05)
+    assert moved(replace(asked, memory_weight=0.0)) == ("hot",)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_plan_that_only_renumbers_moves_nothing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    places = tuple(SubCluster(str(number), 1e9, 1 << 40) for number in range(8))
+    models = tuple(PlacedModel(f"m{number}", 10.0, 100) for number in range(40))
+    home = {model.name: number % 8 for number, model in enumerate(models)}
+    balance = Balance(Problem(models, places, current=Plan(home), slack=0.01))
+    best = rng.permutation(8)[balance.current]
+    # Nothing is looked for but this: the search has no time.
+    found = with_fewer_moves(balance, best, best, -inf, Random(seed))
+    assert balance.cost(found) == 0.0
+
+
 def test_what_has_no_home_yet_comes_and_others_stay() -> None:
     home = {name: at for name, at in AT_HOME.items() if name != "e"}
     asked = problem(NEAR, home, 0.05)

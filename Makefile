@@ -8,7 +8,7 @@ CONFIG ?= deployments/local.yaml
 NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|objects|words|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
 # These meet real deadlines, so nothing else may keep the cores busy; they run once.
 # LONG=1 also runs those that take minutes, with or without servers of their own.
-LIVE := timeout -k 10 2400 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
+LIVE := timeout -k 10 3000 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
 SOAK := timeout -k 10 900 $(BIN)/python -m pytest -m soak tests/live
 
 # Every process of a test has native modules then, and not the router alone.

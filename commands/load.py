@@ -18,7 +18,7 @@ from fermata.clients.load.adaptive import AdaptiveSender
 from fermata.clients.load.arrivals import SendTimes, cameras, gamma, poisson, single, trace
 from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.load.report import LoadReport, report
-from fermata.clients.load.run import run_load
+from fermata.clients.load.run import LoadStopped, run_load
 from fermata.clients.load.sender import SenderOptions, Target
 from fermata.clients.wire.errors import WireError
 from fermata.commands.files.workload import LoadOptions, is_serving_file, load_workload
@@ -134,6 +134,7 @@ def load(
     """Send requests when they are due, whatever the server does, and say how many came back good.
 
     Latency counts from the moment a request was due. Refused, late, lost and unsent ones are bad.
+    Ctrl-C ends the load early, and prints what it came to.
     """
     _check_adapts(adapt, uplink, arrivals, scenario)
     link = read_uplink(uplink)
@@ -156,10 +157,18 @@ def load(
             found = run_load(options, targets, due, processes)
     except WireError as error:
         raise ConfigError(str(error)) from None
+    except LoadStopped as early:
+        found = early.ledger
     if ledger is not None:
         _save(found, ledger)
-    slo_ns = np.array([target.slo_ns for target in targets])
-    _print(report(found, slo_ns, warmup_ns, total_ns), as_json)
+    stopped_ns = found.stopped_ns
+    end_ns = total_ns if stopped_ns is None else min(total_ns, stopped_ns)
+    if end_ns > warmup_ns:
+        slo_ns = np.array([target.slo_ns for target in targets])
+        _print(report(found, slo_ns, warmup_ns, end_ns), as_json)
+    if stopped_ns is not None:
+        typer.echo(_until(end_ns - warmup_ns, total_ns - warmup_ns), err=True)
+        raise KeyboardInterrupt
 
 
 def _check_adapts(adapt: bool, uplink: str, arrivals: Process, scenario: Path | None) -> None:
@@ -167,6 +176,12 @@ def _check_adapts(adapt: bool, uplink: str, arrivals: Process, scenario: Path | 
         raise ConfigError("--adapt is for cameras: give --arrivals cameras and --model")
     if uplink and not adapt:
         raise ConfigError(f"--uplink={uplink} emulates networks that cameras follow: give --adapt")
+
+
+def _until(measured_ns: int, meant_ns: int) -> str:
+    if measured_ns <= 0:
+        return "fermata: nothing was measured: the warm-up had not ended"
+    return f"fermata: measured {measured_ns / 1e9:.1f} s of {meant_ns / 1e9:g} s"
 
 
 def _print(result: LoadReport, as_json: bool) -> None:

@@ -67,6 +67,9 @@ class AdaptiveSender(Sender):
         film = self.options.film
         for number, at_ns in enumerate(due_ns):
             time.sleep(max(0, at_ns - self.now_ns()) / 1e9)
+            stopped_ns = self.ledger.stopped_ns
+            if stopped_ns is not None and stopped_ns <= at_ns:
+                return
             yield film[number % len(film)]
 
     def _enter(self, row: int, result: FrameResult) -> None:

@@ -29,6 +29,8 @@ class LoadLedger:
     """Answers to what was never sent."""
     messages: dict[str, str] = field(default_factory=dict)
     """An example of what was said, for each outcome but OK."""
+    stopped_ns: int | None = None
+    """From when on nothing was sent, where the load was stopped before its end."""
 
     @classmethod
     def of(cls, arrivals: SendTimes) -> "LoadLedger":
@@ -85,12 +87,16 @@ class LoadLedger:
 
 
 def merge(parts: list[LoadLedger]) -> LoadLedger:
-    """The ledgers of several processes as one, in order of schedule."""
+    """The ledgers of several processes as one in order of schedule, until the first stopped."""
     outcomes = parts[0].outcomes[:]
     for part in parts:
         outcomes += [each for each in part.outcomes if each not in outcomes]
     codes = [np.array([outcomes.index(each) for each in part.outcomes]) for part in parts]
-    order = np.argsort(np.concatenate([part.scheduled_ns for part in parts]), kind="stable")
+    scheduled_ns = np.concatenate([part.scheduled_ns for part in parts])
+    order = np.argsort(scheduled_ns, kind="stable")
+    stopped_ns = min((at for part in parts if (at := part.stopped_ns) is not None), default=None)
+    if stopped_ns is not None:
+        order = order[: np.searchsorted(scheduled_ns[order], stopped_ns)]
 
     def joined(name: str) -> Times:
         column: Times = np.concatenate([getattr(part, name) for part in parts])[order]
@@ -112,4 +118,5 @@ def merge(parts: list[LoadLedger]) -> LoadLedger:
         sum(part.duplicates for part in parts),
         sum(part.strangers for part in parts),
         messages,
+        stopped_ns,
     )

@@ -2,8 +2,10 @@
 
 import asyncio
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -29,6 +31,19 @@ class SenderFailed:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class StopSending:
+    """A sender process sends no more, and tells what became of what has left."""
+
+
+class LoadStopped(KeyboardInterrupt):
+    """The user stopped a load, whose ledger says what it came to."""
+
+    def __init__(self, ledger: LoadLedger) -> None:
+        super().__init__()
+        self.ledger = ledger
+
+
 def run_load(
     options: SenderOptions,
     targets: list[Target],
@@ -37,6 +52,7 @@ def run_load(
     kind: type[Sender] = Sender,
 ) -> LoadLedger:
     """Send all arrivals and return what became of each; `kind` of sender says how they travel.
+    Ctrl-C raises LoadStopped once what had left is answered.
 
     In processes of their own, be it one: the caller's threads would take the senders' time, and
     grpc.aio does not outlive the loop it was first used on.
@@ -63,17 +79,28 @@ def run_load(
         start_at_ns = time.monotonic_ns() + START_NS
         for pipe in pipes:
             pipe.send(start_at_ns)
+        try:
+            for pipe in pipes:
+                pipe.poll(None)
+        except KeyboardInterrupt:
+            for pipe in pipes:
+                with suppress(OSError):
+                    pipe.send(StopSending())
         found = [pipe.recv() for pipe in pipes]
+        for worker in workers:
+            worker.join(5)
     except EOFError:
         raise LoadError("a sender died: see above for why") from None
     finally:
         for worker in workers:
-            worker.join(5)
             worker.terminate()
     for each in found:
         if isinstance(each, SenderFailed):
             raise LoadError(each.reason)
-    return merge(found)
+    ledger = merge(found)
+    if ledger.stopped_ns is not None:
+        raise LoadStopped(ledger)
+    return ledger
 
 
 def _work(
@@ -88,15 +115,32 @@ def _work(
         start_at_ns: int = pipe.recv()
         return start_at_ns
 
+    # A terminal tells every process of Ctrl-C; whoever asked for the load decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        pipe.send(asyncio.run(_send(kind(options, targets, part), wait)))
+        found: LoadLedger | SenderFailed = asyncio.run(
+            _send(kind(options, targets, part), wait, pipe.fileno())
+        )
     except (LoadError, OSError) as error:
-        pipe.send(SenderFailed(str(error)))
-    except KeyboardInterrupt:
-        # Ctrl-C is for all of them; whoever was asked for the load says so.
-        pass
+        found = SenderFailed(str(error))
+    except EOFError:
+        return
+    with suppress(BrokenPipeError):
+        pipe.send(found)
 
 
-async def _send(sender: Sender, wait: Callable[[], int]) -> LoadLedger:
+async def _send(sender: Sender, wait: Callable[[], int], told: int) -> LoadLedger:
+    """Connect, wait for the start and send until the end, or until `told` says or closes."""
     await sender.connect()
-    return await sender.run(wait())
+    start_at_ns = wait()
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        loop.remove_reader(told)
+        sender.stop()
+
+    loop.add_reader(told, stop)
+    try:
+        return await sender.run(start_at_ns)
+    finally:
+        loop.remove_reader(told)

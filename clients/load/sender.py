@@ -87,6 +87,7 @@ class Sender:
         self.tail_s = (longest_ns + TAIL_NS) / 1e9
         """How long the last request is waited for."""
         self.settled = asyncio.Event()
+        self.pacing: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         """Before the load starts: connections take their time."""
@@ -104,7 +105,10 @@ class Sender:
     async def run(self, start_at_ns: int) -> LoadLedger:
         """The ledger, once everything is answered or has been waited for."""
         self.start_at_ns = start_at_ns
-        await self._pace()
+        self.pacing = asyncio.create_task(self._pace())
+        await asyncio.wait((self.pacing,))
+        if not self.pacing.cancelled():
+            self.pacing.result()
         if self.open:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.settled.wait(), self.tail_s)
@@ -113,6 +117,15 @@ class Sender:
             await lane.close()
         self.ledger.close()
         return self.ledger
+
+    def stop(self) -> None:
+        """Send no more. What has left is waited for as ever."""
+        if self.ledger.stopped_ns is not None:
+            return
+        self.ledger.stopped_ns = self.now_ns()
+        self.left = 0
+        if self.pacing is not None:
+            self.pacing.cancel()
 
     def now_ns(self) -> int:
         return time.monotonic_ns() - self.start_at_ns

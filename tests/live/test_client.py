@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +18,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("uvicorn")
 
-from stand_in import Running, StandIn, jpeg, options
+from stand_in import Running, StandIn, jpeg, options, wait_for
 
 from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
@@ -74,6 +79,52 @@ def test_load_does_not_slow_down_with_the_server(running: Running) -> None:
     assert found["offered_rps"] == pytest.approx(100, rel=0.4)
     assert found["refused"] == {"DEADLINE_EXCEEDED": found["requests"]}
     assert found["bad_rate"] == 1
+
+
+def interrupt(running: Running, after_s: float, *more: str) -> tuple[dict[str, Any], str, float]:
+    """What a load that is interrupted prints on both streams, and how long it took to end."""
+    common = ("--model", "bytes", "--server", running.target, "--json", "--duration-s", "60")
+    command = [sys.executable, "-m", "fermata.commands.main", "load", *common, *more]
+    # The group of a terminal, and Ctrl-C as it gives it.
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    before = set(running.stand_in.held)
+    wait_for(lambda: running.stand_in.held - before, 30.0)
+    time.sleep(after_s)
+    os.killpg(child.pid, signal.SIGINT)
+    at_s = time.monotonic()
+    said, errors = child.communicate(timeout=30)
+    assert child.returncode == 130
+    return json.loads(said or "{}"), errors, time.monotonic() - at_s
+
+
+@pytest.mark.parametrize(
+    "how", [("--processes", "2"), ("--arrivals", "cameras", "--fps", "20"), ("--unary",)]
+)
+def test_an_interrupted_load_tells_what_it_has_measured(
+    running: Running, how: tuple[str, ...]
+) -> None:
+    common = ("--rate", "100", "--slo-ms", "500", "--warmup-s", "0.1")
+    found, errors, took_s = interrupt(running, 2.0, *common, *how)
+    assert 1.0 < found["duration_s"] < 6.0
+    assert found["offered_rps"] == pytest.approx(100, rel=0.4)
+    assert found["good"] == found["requests"]
+    assert errors.splitlines()[0].startswith("fermata: measured ")
+    assert errors.splitlines()[1:] == ["fermata: interrupted"]
+    # It waits for answers, and not for the time that was asked for.
+    assert took_s < 10
+
+
+def test_a_load_interrupted_in_its_warm_up_says_so(running: Running) -> None:
+    found, errors, _ = interrupt(running, 0.1, "--rate", "100", "--warmup-s", "50")
+    assert found == {}
+    assert errors.splitlines()[0] == "fermata: nothing was measured: the warm-up had not ended"
 
 
 def test_load_names_what_is_wrong(running: Running) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fermata.clients.load.adaptive import (
     from_step,
 )
 from fermata.clients.load.arrivals import SendTimes
+from fermata.clients.load.ledger import LoadLedger, merge
 from fermata.clients.load.sender import SenderOptions, Target
 from fermata.clients.network.emulated_link import BandwidthTrace
 from fermata.clients.stream import StreamOptions
@@ -88,40 +90,65 @@ async def serve(
         yield pb.ModelStreamInferResponse(infer_response=response)
 
 
+@asynccontextmanager
+async def cameras() -> AsyncIterator[AdaptiveSender]:
+    """CAMERAS cameras, each with FRAMES frames 50 ms apart, and a server that answers them."""
+    live = grpc.unary_unary_rpc_method_handler(
+        _alive,
+        request_deserializer=pb.ServerLiveRequest.FromString,
+        response_serializer=pb.ServerLiveResponse.SerializeToString,
+    )
+    stream = grpc.stream_stream_rpc_method_handler(
+        serve,
+        request_deserializer=pb.ModelInferRequest.FromString,
+        response_serializer=pb.ModelStreamInferResponse.SerializeToString,
+    )
+    server = grpc.aio.server()
+    handlers = {"ServerLive": live, STREAM: stream}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    how = StreamOptions(slo_ns=seconds(20), fps=1.0, client="camera", adapt=True)
+    options = AdaptiveOptions(f"127.0.0.1:{port}", stream=how, film=film())
+    at_ns = np.repeat(np.arange(FRAMES) * 50_000_000, CAMERAS)
+    client = np.tile(np.arange(1, CAMERAS + 1), FRAMES)
+    arrivals = SendTimes(at_ns, np.zeros_like(at_ns), client)
+    target = Target("m", RawTensor("input", "BYTES", (1,), b""), seconds(20))
+    sender = AdaptiveSender(options, [target], arrivals)
+    await sender.connect()
+    yield sender
+    await server.stop(None)
+
+
+def outcomes(ledger: LoadLedger) -> set[str]:
+    return {ledger.outcomes[each] for each in ledger.outcome.tolist()}
+
+
 def test_cameras_send_what_they_are_asked_for() -> None:
     async def test() -> None:
-        live = grpc.unary_unary_rpc_method_handler(
-            _alive,
-            request_deserializer=pb.ServerLiveRequest.FromString,
-            response_serializer=pb.ServerLiveResponse.SerializeToString,
-        )
-        stream = grpc.stream_stream_rpc_method_handler(
-            serve,
-            request_deserializer=pb.ModelInferRequest.FromString,
-            response_serializer=pb.ModelStreamInferResponse.SerializeToString,
-        )
-        server = grpc.aio.server()
-        handlers = {"ServerLive": live, STREAM: stream}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        how = StreamOptions(slo_ns=seconds(20), fps=1.0, client="camera", adapt=True)
-        options = AdaptiveOptions(f"127.0.0.1:{port}", stream=how, film=film())
-        at_ns = np.repeat(np.arange(FRAMES) * 50_000_000, CAMERAS)
-        client = np.tile(np.arange(1, CAMERAS + 1), FRAMES)
-        arrivals = SendTimes(at_ns, np.zeros_like(at_ns), client)
-        target = Target("m", RawTensor("input", "BYTES", (1,), b""), seconds(20))
-        sender = AdaptiveSender(options, [target], arrivals)
-        await sender.connect()
-        ledger = await sender.run(time.monotonic_ns())
-        assert {ledger.outcomes[each] for each in ledger.outcome.tolist()} == {"OK"}
+        async with cameras() as sender:
+            ledger = await sender.run(time.monotonic_ns())
+        assert outcomes(ledger) == {"OK"}
         assert (ledger.answered_ns >= ledger.sent_ns).all()
         for camera in range(1, CAMERAS + 1):
-            sides = ledger.batch[client == camera].tolist()
+            sides = ledger.batch[ledger.client == camera].tolist()
             # Nothing is known before the first answer, and from then on what was asked for.
             assert sides[0] == 64
             assert sides[-1] == ASKED
-        await server.stop(None)
+
+    asyncio.run(test())
+
+
+def test_cameras_that_are_stopped_have_their_last_frames_answered() -> None:
+    async def test() -> None:
+        async with cameras() as sender:
+            asyncio.get_running_loop().call_later(0.12, sender.stop)
+            ledger = await sender.run(time.monotonic_ns())
+        assert outcomes(ledger) == {"OK", "UNSENT"}
+        # The ledger tells only of what was due while they sent.
+        told = merge([ledger])
+        assert outcomes(told) == {"OK"}
+        assert 0 < len(told.sent_ns) < CAMERAS * FRAMES
 
     asyncio.run(test())
 

@@ -43,7 +43,7 @@ def config(folder: Path, ports: tuple[int, int, int], policy: str, **options: An
     ]
     application = {
         "name": "emulated",
-        "slo_ms": 3000,
+        "slo_ms": 20_000,
         "input": {"name": "input", "dtype": "UINT8", "shape": [64]},
         "variants": variants,
         "policy": policy,
@@ -103,7 +103,9 @@ def test_policies_change_under_load_without_new_processes(tmp_path: Path) -> Non
             serving = "deferred"
             for number, policy in enumerate(("central-queue", "routing", "deferred"), 1):
                 wait_until(partial(serves_by, serving, 200 * number), LOAD_S)
-                deploy(policy)
+                # Its own limit of 15 a backend is for short deadlines: what a busy machine holds up
+                # for a second comes at once.
+                deploy(policy, **({"buffer": 1000} if policy == "routing" else {}))
                 serving = policy
                 wait_until(partial(serves_by, serving, 200 * number), LOAD_S)
             seen = finished(loading)
@@ -112,4 +114,4 @@ def test_policies_change_under_load_without_new_processes(tmp_path: Path) -> Non
             server.stdin.close()
             server.wait(60)
     assert seen["requests"] > 1000
-    assert seen["good"] == seen["requests"]
+    assert seen["good"] == seen["requests"], f"{seen}"

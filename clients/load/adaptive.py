@@ -67,8 +67,7 @@ class AdaptiveSender(Sender):
         film = self.options.film
         for number, at_ns in enumerate(due_ns):
             time.sleep(max(0, at_ns - self.now_ns()) / 1e9)
-            stopped_ns = self.ledger.stopped_ns
-            if stopped_ns is not None and stopped_ns <= at_ns:
+            if self.is_over(at_ns):
                 return
             yield film[number % len(film)]
 

@@ -20,6 +20,8 @@ ID_FIELD = b"\x1a"
 a part that all requests share, serialized once, and its own id behind it."""
 LINGER_S = 0.2
 """After the last answer: whatever came twice has come by then."""
+LOOK_NS = 200_000_000
+"""Between two looks at whether the load was stopped, where requests are few."""
 TAIL_NS = 1_000_000_000
 """How long after its deadline an answer is waited for."""
 
@@ -87,7 +89,6 @@ class Sender:
         self.tail_s = (longest_ns + TAIL_NS) / 1e9
         """How long the last request is waited for."""
         self.settled = asyncio.Event()
-        self.pacing: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         """Before the load starts: connections take their time."""
@@ -105,10 +106,7 @@ class Sender:
     async def run(self, start_at_ns: int) -> LoadLedger:
         """The ledger, once everything is answered or has been waited for."""
         self.start_at_ns = start_at_ns
-        self.pacing = asyncio.create_task(self._pace())
-        await asyncio.wait((self.pacing,))
-        if not self.pacing.cancelled():
-            self.pacing.result()
+        await self._pace()
         if self.open:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.settled.wait(), self.tail_s)
@@ -119,13 +117,13 @@ class Sender:
         return self.ledger
 
     def stop(self) -> None:
-        """Send no more. What has left is waited for as ever."""
-        if self.ledger.stopped_ns is not None:
-            return
+        """Send nothing that is due from now on. The rest is sent and waited for as ever."""
         self.ledger.stopped_ns = self.now_ns()
-        self.left = 0
-        if self.pacing is not None:
-            self.pacing.cancel()
+
+    def is_over(self, due_ns: int) -> bool:
+        """Whether the load was stopped before this time."""
+        stopped_ns = self.ledger.stopped_ns
+        return stopped_ns is not None and stopped_ns <= due_ns
 
     def now_ns(self) -> int:
         return time.monotonic_ns() - self.start_at_ns
@@ -136,8 +134,11 @@ class Sender:
         clients = self.arrivals.client.tolist()
         self.left = len(at_ns)
         for index, due_ns in enumerate(at_ns):
-            while (wait_ns := due_ns - self.now_ns()) > 0:
-                await asyncio.sleep(wait_ns / 1e9)
+            while (wait_ns := due_ns - self.now_ns()) > 0 and not self.is_over(due_ns):
+                await asyncio.sleep(min(wait_ns, LOOK_NS) / 1e9)
+            if self.is_over(due_ns):
+                self.left = 0
+                return
             # A client's frames share a stream, so that they arrive in order.
             lane = lanes[(clients[index] or index) % len(lanes)]
             self.open += 1

@@ -110,7 +110,7 @@ def interrupt(running: Running, after_s: float, *more: str) -> tuple[dict[str, A
 def test_an_interrupted_load_tells_what_it_has_measured(
     running: Running, how: tuple[str, ...]
 ) -> None:
-    common = ("--rate", "100", "--slo-ms", "500", "--warmup-s", "0.1")
+    common = ("--rate", "100", "--slo-ms", "5000", "--warmup-s", "0.1")
     found, errors, took_s = interrupt(running, 2.0, *common, *how)
     assert 1.0 < found["duration_s"] < 6.0
     assert found["offered_rps"] == pytest.approx(100, rel=0.4)

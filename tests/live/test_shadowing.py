@@ -58,7 +58,7 @@ CONFIG = {
     "applications": [
         {
             "name": "own",
-            "slo_ms": 500,
+            "slo_ms": 5000,
             "input": {"name": "input", "dtype": "FP32", "shape": [4]},
             "variants": [{"name": "own", "model": "profiles:load"}],
         }

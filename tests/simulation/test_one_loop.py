@@ -32,12 +32,13 @@ TABLE = "h200-eager"
 NAMES = ("densenet201", "efficientnet_v2_m", "densenet169", "resnet152")
 SPARE = {"densenet169": ["shufflenet_v2_x1_0"]}
 """Second variants: they live with the first."""
-HOT, COLD = 600, 150
 TRACE = {
-    name: [HOT if number in (0, hour % 3 + 1) else COLD for hour in range(4)]
-    for number, name in enumerate(NAMES)
+    NAMES[0]: [600, 600, 600, 600],
+    NAMES[1]: [440, 440, 40, 200],
+    NAMES[2]: [200, 40, 440, 440],
+    NAMES[3]: [40, 200, 200, 40],
 }
-"""The first has much load, and another one with it; they should not live together."""
+"""The first has most load and should live with the one that has least: another in each hour."""
 
 
 def applications() -> list[dict[str, object]]:

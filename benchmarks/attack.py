@@ -1,8 +1,9 @@
 """Attacks on a server that this starts, one after the other, beside an honest client.
 
 The honest client sends 200 requests a second from 127.0.0.1, by streams and by single calls in
-turn. Attackers come from 127.66.0.0/16. All of it stays on the loopback network. A second server
-wants TLS and tokens, and the attacker has a token of its own.
+turn. Attackers come from 127.66.0.0/16. All of it stays on the loopback network. Another server
+wants TLS and tokens, and the attacker has a token of its own. A third has the native edge, where
+that is built.
 """
 
 import importlib
@@ -28,6 +29,7 @@ from fermata.clients.load.ledger import OK
 from fermata.clients.load.run import run_load
 from fermata.clients.load.sender import SenderOptions, Target
 from fermata.clients.wire.tensors import RawTensor
+from fermata.deployments.frontend.edge.build import library_path
 from fermata.foundation.units import ms
 
 ATTACKS = {
@@ -82,6 +84,7 @@ class Guard:
 
 
 NO_GUARD = Guard()
+NATIVE = Guard("native edge, ", {"edge": "native"})
 
 
 @contextmanager
@@ -101,9 +104,12 @@ def guarded() -> Iterator[Guard]:
         yield Guard("TLS and tokens, ", {"tls": tls}, {"tenants": tenants}, *ways)
 
 
-def measure_both(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
-    """Each attack on a server without TLS and tokens, and on one with both."""
+def measure_all(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    """Each attack on a server without TLS and tokens, on one with both, and on the native edge
+    where it is built."""
     yield from measure(parts, quick)
+    if library_path().exists():
+        yield from measure(parts, quick, NATIVE)
     with guarded() as guard:
         yield from measure(parts, quick, guard)
 
@@ -228,4 +234,4 @@ def ports_at(host: str) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    run_parts("Attacks", measure_both, ATTACKS)
+    run_parts("Attacks", measure_all, ATTACKS)

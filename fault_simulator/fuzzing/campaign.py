@@ -118,6 +118,8 @@ def by_lines(name: str, seconds: float, reached: Lines, seed: int = 0) -> bool:
         # Seeds as they are come first: what they reach is nothing new.
         data = corpus[tried] if tried < begin else mutated(rng, corpus)
         # The first input also starts the server that reads it.
+        if target.native:
+            _keep(name, "last", data)
         if not _stands(name, target.read, data, f"{seed}-{tried}", timed=tried > 0):
             return False
         if len(reached) > known and tried >= begin:
@@ -138,15 +140,20 @@ def _stands(
         took_s = time.monotonic() - started_s
         assert took_s < INPUT_S or not timed, f"it took {took_s:.1f} s"
     except Exception as error:
-        kept = KEPT / name / f"chance-{label}"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_bytes(data)
+        kept = _keep(name, f"chance-{label}", data)
         print(f"{name}: {type(error).__name__}: {error}")
         print(
             f"replay with: python -m fermata.fault_simulator.fuzzing --only {name} --replay {kept}"
         )
         return False
     return True
+
+
+def _keep(name: str, label: str, data: bytes) -> Path:
+    kept = KEPT / name / label
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(data)
+    return kept
 
 
 def mutated(rng: random.Random, seeds: list[bytes]) -> bytes:

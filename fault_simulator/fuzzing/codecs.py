@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from http.client import HTTPConnection
 from itertools import islice
 
@@ -20,7 +20,12 @@ import grpc
 from fermata.clients.load.http2 import PREFACE, frame
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import SERVICE, STREAM, UNARY
-from fermata.deployments.specs.frontend import ConnectionLimits, FrontendOptions, ServerOptions
+from fermata.deployments.specs.frontend import (
+    ConnectionLimits,
+    Edge,
+    FrontendOptions,
+    ServerOptions,
+)
 from fermata.fault_simulator.fuzzing import seeds
 from fermata.fault_simulator.fuzzing.parsers import REGISTRY
 from fermata.fault_simulator.fuzzing.stand_in import LINKS, RunningFrontend
@@ -52,13 +57,14 @@ class ErrorRecorder(logging.Handler):
 class CodecServer:
     """The frontend under test, and a client that is answered whatever others send."""
 
-    def __init__(self) -> None:
+    def __init__(self, edge: Edge) -> None:
         self.errors = ErrorRecorder()
         for logger in (LOG, logging.getLogger("asyncio"), logging.getLogger("grpc")):
             logger.addHandler(self.errors)
-        self.running = RunningFrontend(_options, REGISTRY)
+        self.running = RunningFrontend(partial(_options, edge), REGISTRY)
         atexit.register(self.running.close)
         server = self.running.frontend.server
+        assert server.native == (edge == "native"), f"edge {edge!r} does not serve"
         self.grpc_port, self.http_port = server.grpc_port, server.http_port
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}")
         self.infer = self.method("ModelInfer")
@@ -99,26 +105,32 @@ def _plain() -> bytes:
     return request.SerializeToString()
 
 
-def _options() -> FrontendOptions:
+def _options(edge: Edge) -> FrontendOptions:
     # A fuzzer is a flood from one address, which must not be kept out here.
     limits = ConnectionLimits(proxies=frozenset({"127.0.0.1"}), receive_ns=seconds(2))
     server = ServerOptions(
-        grpc_port=0, http_port=0, message_bytes_max=1 << 20, drain_ns=ms(100), connections=limits
+        grpc_port=0,
+        http_port=0,
+        message_bytes_max=1 << 20,
+        drain_ns=ms(100),
+        connections=limits,
+        edge=edge,
     )
     return FrontendOptions(number=1, node="here", server=server, links=LINKS)
 
 
 @cache
-def server() -> CodecServer:
+def server(edge: Edge = "grpc") -> CodecServer:
     """The one of this process, which serves until the process ends."""
-    return CodecServer()
+    return CodecServer(edge)
 
 
-def http2(data: bytes) -> None:
+def http2(data: bytes, edge: Edge = "grpc") -> None:
     """Frames of HTTP/2. The first byte says whether they are cut right, or sent as they stand."""
     script = data[1:] if data[:1] == b"\x00" else b"".join(islice(_frames(data[1:]), FRAMES_MAX))
-    server().play(server().grpc_port, PREFACE + script)
-    server().check()
+    serving = server(edge)
+    serving.play(serving.grpc_port, PREFACE + script)
+    serving.check()
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
@@ -130,24 +142,25 @@ def _frames(data: bytes) -> Iterator[bytes]:
         at += size
 
 
-def grpc_calls(data: bytes) -> None:
+def grpc_calls(data: bytes, edge: Edge = "grpc") -> None:
     """A message of any method, as a gRPC client sends it. The first byte names the method."""
     method = METHODS[data[0] % len(METHODS)] if data else "ModelInfer"
     if method.startswith("Repository"):
         # These change what is served.
         return
+    serving = server(edge)
     if method == STREAM:
-        _stream(data[1:])
+        _stream(serving.channel, data[1:])
     else:
         try:
-            server().method(method)(data[1:], timeout=WAIT_S)
+            serving.method(method)(data[1:], timeout=WAIT_S)
         except grpc.RpcError as error:
             _check_status(error)
-    server().check()
+    serving.check()
 
 
-def _stream(data: bytes) -> None:
-    call = server().channel.stream_stream(f"/{SERVICE}/{STREAM}")
+def _stream(channel: grpc.Channel, data: bytes) -> None:
+    call = channel.stream_stream(f"/{SERVICE}/{STREAM}")
     try:
         for answer in call(iter((data, _plain())), timeout=WAIT_S):
             pb.ModelStreamInferResponse.FromString(answer)

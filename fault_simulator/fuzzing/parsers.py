@@ -218,6 +218,8 @@ class Parser:
 
     read: Callable[[bytes], None]
     seeds: Callable[[], list[bytes]]
+    native: bool = False
+    """Code of ours in C, whose faults end the process."""
 
 
 PARSERS: Mapping[str, Parser] = {

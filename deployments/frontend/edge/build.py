@@ -31,7 +31,8 @@ class EdgeError(Exception):
 
 def edge_mark(folder: Path = FOLDER) -> str:
     """Name the sources and the Python that loads them: a build is of one mark alone."""
-    found = hashlib.sha256(f"{sys.version} {sysconfig.get_config_var('EXT_SUFFIX')}".encode())
+    with_what = f"{sys.version} {sysconfig.get_config_var('EXT_SUFFIX')} {_more_flags()}"
+    found = hashlib.sha256(with_what.encode())
     for name in (HEADER, *SOURCES):
         found.update(f"\n{name}\n".encode())
         found.update((folder / name).read_bytes())
@@ -64,6 +65,11 @@ def reason_not() -> str:
     return "" if asked.returncode == 0 else "nghttp2 is not installed (apt: libnghttp2-dev)"
 
 
+def _more_flags() -> list[str]:
+    """Flags of the user's, such as `-g -fsanitize=address`."""
+    return os.environ.get("EDGE_CFLAGS", "").split()
+
+
 def _compiler() -> str | None:
     return shutil.which(os.environ.get("CC") or "cc")
 
@@ -93,7 +99,8 @@ def _compile(path: Path) -> None:
         made = Path(name) / path.name
         sources = [os.fspath(FOLDER / source) for source in SOURCES]
         include = f"-I{sysconfig.get_paths()['include']}"
-        command = [compiler, *FLAGS, include, *sources, "-o", os.fspath(made), "-lnghttp2"]
+        flags = (*FLAGS, *_more_flags())
+        command = [compiler, *flags, include, *sources, "-o", os.fspath(made), "-lnghttp2"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise EdgeError(f"{compiler} failed: {ended.stderr[-2000:]}")

@@ -123,6 +123,11 @@ class FrontendServer:
             asyncio.ensure_future(self._watch_connections()),
         ]
 
+    @property
+    def native(self) -> bool:
+        """Whether the native edge serves gRPC."""
+        return isinstance(self._grpc, NativeServer)
+
     def _native_server(self, calls: GrpcCalls) -> NativeServer | None:
         """The native edge, where it is asked for and can be used; the log says why it is not."""
         if self.options.edge != "native":

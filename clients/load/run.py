@@ -4,9 +4,10 @@ import asyncio
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
 from fermata.clients.load.arrivals import SendTimes
@@ -61,11 +62,14 @@ def run_load(
     pipes: list[Connection] = []
     workers = []
     processes = max(1, processes)
+    # Where it starts with the first of them, it lets Ctrl-C through again.
+    resource_tracker.ensure_running()
     for index in range(processes):
         ours, theirs = context.Pipe()
         arguments = (theirs, kind, options, targets, arrivals.part(index, processes))
         worker = context.Process(target=_work, args=arguments, daemon=True)
-        worker.start()
+        with _deaf():
+            worker.start()
         theirs.close()
         pipes.append(ours)
         workers.append(worker)
@@ -103,6 +107,17 @@ def run_load(
     return ledger
 
 
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """A process that starts meanwhile never hears of Ctrl-C. A terminal tells every process of it;
+    the one that asked for the load decides what it means."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _work(
     pipe: Connection,
     kind: type[Sender],
@@ -115,8 +130,6 @@ def _work(
         start_at_ns: int = pipe.recv()
         return start_at_ns
 
-    # A terminal tells every process of Ctrl-C; whoever asked for the load decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         found: LoadLedger | SenderFailed = asyncio.run(
             _send(kind(options, targets, part), wait, pipe.fileno())

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -81,27 +80,30 @@ def test_load_does_not_slow_down_with_the_server(running: Running) -> None:
     assert found["bad_rate"] == 1
 
 
-def interrupt(running: Running, after_s: float, *more: str) -> tuple[dict[str, Any], str, float]:
-    """What a load that is interrupted prints on both streams, and how long it took to end."""
+def begin(running: Running, *more: str) -> "subprocess.Popen[str]":
+    """A load as a command of its own, which Ctrl-C reaches as in a terminal."""
     common = ("--model", "bytes", "--server", running.target, "--json", "--duration-s", "60")
-    command = [sys.executable, "-m", "fermata.commands.main", "load", *common, *more]
-    # The group of a terminal, and Ctrl-C as it gives it.
-    child = subprocess.Popen(
-        command,
+    return subprocess.Popen(
+        [sys.executable, "-m", "fermata.commands.start", "load", *common, *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
+
+
+def interrupt(child: "subprocess.Popen[str]") -> tuple[str, list[str]]:
+    """End it as Ctrl-C does; returns what it printed, and the lines of its errors."""
+    os.killpg(child.pid, signal.SIGINT)
+    # It waits for answers, and not for the time that was asked for.
+    said, errors = child.communicate(timeout=10)
+    return said, errors.splitlines()
+
+
+def wait_for_requests(running: Running) -> None:
     before = set(running.stand_in.held)
     wait_for(lambda: running.stand_in.held - before, 30.0)
-    time.sleep(after_s)
-    os.killpg(child.pid, signal.SIGINT)
-    at_s = time.monotonic()
-    said, errors = child.communicate(timeout=30)
-    assert child.returncode == 130
-    return json.loads(said or "{}"), errors, time.monotonic() - at_s
 
 
 @pytest.mark.parametrize(
@@ -110,21 +112,37 @@ def interrupt(running: Running, after_s: float, *more: str) -> tuple[dict[str, A
 def test_an_interrupted_load_tells_what_it_has_measured(
     running: Running, how: tuple[str, ...]
 ) -> None:
-    common = ("--rate", "100", "--slo-ms", "5000", "--warmup-s", "0.1")
-    found, errors, took_s = interrupt(running, 2.0, *common, *how)
+    with begin(running, "--rate", "100", "--slo-ms", "5000", "--warmup-s", "0.1", *how) as child:
+        wait_for_requests(running)
+        # Measured is what it sends meanwhile.
+        time.sleep(2.0)
+        said, errors = interrupt(child)
+    assert child.returncode == 130
+    found = json.loads(said)
     assert 1.0 < found["duration_s"] < 6.0
     assert found["offered_rps"] == pytest.approx(100, rel=0.4)
     assert found["good"] == found["requests"]
-    assert errors.splitlines()[0].startswith("fermata: measured ")
-    assert errors.splitlines()[1:] == ["fermata: interrupted"]
-    # It waits for answers, and not for the time that was asked for.
-    assert took_s < 10
+    assert errors[0].startswith("fermata: measured ")
+    assert errors[1:] == ["fermata: interrupted"]
 
 
 def test_a_load_interrupted_in_its_warm_up_says_so(running: Running) -> None:
-    found, errors, _ = interrupt(running, 0.1, "--rate", "100", "--warmup-s", "50")
-    assert found == {}
-    assert errors.splitlines()[0] == "fermata: nothing was measured: the warm-up had not ended"
+    with begin(running, "--rate", "100", "--warmup-s", "50") as child:
+        wait_for_requests(running)
+        said, errors = interrupt(child)
+    assert (child.returncode, said) == (130, "")
+    assert errors[0] == "fermata: nothing was measured: the warm-up had not ended"
+
+
+@pytest.mark.parametrize("after_s", [0.4, 1.0, 1.6, 2.2])
+def test_a_load_interrupted_as_it_starts_shows_no_stack(running: Running, after_s: float) -> None:
+    with begin(running, "--rate", "10", "--processes", "2") as child:
+        # Nothing tells from outside how much it has imported by then.
+        time.sleep(after_s)
+        said, errors = interrupt(child)
+    assert child.returncode in (130, -signal.SIGINT)
+    assert said == ""
+    assert all(each.startswith("fermata: ") for each in errors), errors
 
 
 def test_load_names_what_is_wrong(running: Running) -> None:

@@ -1,4 +1,4 @@
-"""Several routers in one deployment: what they carry together, and whom the end of one disturbs.
+"""Several routers in one deployment: what they carry together.
 
 Rates are by CPU time of the routers, so that neither generators nor a busy machine count. Each
 router is the production one, on links and a clock of the benchmark's own, and requests find it by
@@ -9,7 +9,6 @@ has a core's caches to itself then, as in a process of its own.
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -17,12 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any
 
 import numpy as np
 
 from benchmarks.figures import Figure, run_parts
-from benchmarks.live_server import ROOT, Running, fermata
+from benchmarks.live_server import ROOT
 from fermata.deployments.frontend.requests.pending_request import RequestTerms, ToRouter
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs.frontend import TableLimits
@@ -51,7 +49,6 @@ PARTS = {
     "rate": "requests by CPU time of 1, 2 and 4 routers",
     "large": "800 models on 1,000 backends in 20 sub-clusters, batches of one",
     "compiled": "both with the compiled router, which takes minutes to build",
-    "killed": "one of two routers is killed under load",
 }
 COMPILED = ("rate", "large")
 """Parts that are measured with the compiled router too."""
@@ -87,9 +84,6 @@ REPLAYS = 3
 SCRAPE_NS = SECOND
 GOALS = {2: 1.9, 4: 3.6}
 BATCH_US_MAX, EVENT_MS_MAX, COMPILED_RPS = 60.0, 2.0, 60_000.0
-KILLS, QUICK_KILLS = 20, 1
-KILLED_RPS = 40
-LOAD_S, KILL_AFTER_S, BACK_S = 8.0, 3.0, 60.0
 
 
 Heard = tuple[int, tuple[str, int] | None, list[Message]]
@@ -358,88 +352,6 @@ UP_TO = ("us", "ms")
 """Units of figures whose goals are upper bounds."""
 
 
-def application(name: str) -> dict[str, Any]:
-    variant = {"name": f"{name}-1", "model": "emulated", "alpha_ms": 2, "beta_ms": 10}
-    return {
-        "name": name,
-        "slo_ms": 1000,
-        "input": {"name": "input", "dtype": "UINT8", "shape": [2_000]},
-        "variants": [variant],
-    }
-
-
-NAMES = ("own", "other", "both")
-
-
-def kill_once(server: Running) -> dict[str, int]:
-    """Bad requests of each application around the end of the first one's router."""
-    routers = server.status()["routers"]
-    (victim,) = (each for each in routers if "own" in each["applications"])
-    loads = {name: _load(server, name) for name in NAMES}
-    before = {name: _received(server, name) for name in NAMES}
-    end_s = time.monotonic() + BACK_S
-    while any(_received(server, name) == before[name] for name in NAMES):
-        assert time.monotonic() < end_s, "no load came"
-        time.sleep(0.1)
-    time.sleep(KILL_AFTER_S)
-    os.kill(victim["pid"], signal.SIGKILL)
-    found: dict[str, int] = {}
-    for name, process in loads.items():
-        told = json.loads(process.communicate(timeout=LOAD_S + BACK_S)[0])
-        found[name] = told["requests"] - told["good"]
-    print(f"bad: {found}", file=sys.stderr)
-    return found
-
-
-def _received(server: Running, name: str) -> int:
-    return int(server.status()["applications"].get(name, {}).get("requests", 0))
-
-
-def _load(server: Running, name: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "fermata.commands.main", "load", "--model", name, "--json"]
-    command += ["--server", server.address, "--rate", str(KILLED_RPS), "--warmup-s", "0"]
-    command += ["--duration-s", str(LOAD_S)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
-def _whole(server: Running) -> None:
-    """Wait until both routers have their backends, with all models."""
-    end_s = time.monotonic() + BACK_S
-    while time.monotonic() < end_s:
-        try:
-            status = server.status()
-            models = [len(each["models"]) for each in status["backends"].values()]
-            if len(status["routers"]) == 2 and models == [2, 2]:
-                return
-        except (OSError, KeyError, ValueError):
-            pass
-        time.sleep(0.5)
-    raise AssertionError(f"the server is not whole within {BACK_S:g} s")
-
-
-def measure_kills(quick: bool) -> Iterator[Figure]:
-    times = QUICK_KILLS if quick else KILLS
-    for standby in (False, True):
-        found: list[dict[str, int]] = []
-        with fermata(
-            applications=[application(name) for name in NAMES],
-            sub_clusters={"count": 2, "spread": ["both"]},
-            router={"standby": standby},
-        ) as server:
-            for _ in range(times):
-                _whole(server)
-                found.append(kill_once(server))
-        title = f"one of two routers killed {times} times" + ", with standby" * standby
-        for name, what in (
-            ("other", "of the other sub-cluster"),
-            ("both", "of an application that lives in both"),
-            ("own", "of its own"),
-        ):
-            goal = float("inf") if name == "own" and not standby else 0.0
-            bad = sum(each[name] for each in found)
-            yield Figure(f"{title}: bad requests {what}", bad, "", goal, at_most=True)
-
-
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     if "rate" in parts:
         yield from measure_rates(quick)
@@ -447,8 +359,6 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         yield from measure_large(quick)
     if "compiled" in parts:
         yield from measure_compiled(quick)
-    if "killed" in parts:
-        yield from measure_kills(quick)
 
 
 if __name__ == "__main__":

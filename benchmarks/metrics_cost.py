@@ -18,13 +18,13 @@ from fermata.deployments.frontend.requests.request_log import RequestLog
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.logs import LOG, LogOptions, debugging, start_logs
+from fermata.foundation.precise_timer import PreciseTimer
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, assemble
 from fermata.router.core.events import Batch, Request
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import Fetch, FrontendStats, Hello, Message, Ready, Result
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import PreciseTimer
 from fermata.router.live.snapshot import take_snapshot
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.telemetry.batch_log import LoggedMeters

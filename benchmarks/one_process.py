@@ -18,12 +18,12 @@ from fermata.deployments.config.resolve import known_profiles, router_config
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
+from fermata.foundation.precise_timer import precise_timer
 from fermata.foundation.units import seconds
 from fermata.profiles.profile import Profile
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import precise_timer
 
 START_S = 180.0
 LINKS = LinkOptions()

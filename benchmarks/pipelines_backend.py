@@ -33,9 +33,9 @@ from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.memory.arena import Arena
+from fermata.foundation.precise_timer import LoopTimer
 from fermata.foundation.units import ms
 from fermata.router.links.messages import CUT, RID_BITS, Done, Payload, Result, Run
-from fermata.router.live.precise_timer import LoopTimer
 
 BATCH = 100
 WAIT_S = 0.0005

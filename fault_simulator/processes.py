@@ -22,6 +22,7 @@ from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.environment.memory import VirtualArena, VirtualSegments
 from fermata.fault_simulator.environment.world import VirtualLoop, World, new_process
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.precise_timer import LoopTimer
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other, RouterProcess
@@ -30,7 +31,6 @@ from fermata.router.leadership.terms import TermRecord, next_term
 from fermata.router.links.heartbeat import HeartbeatThread, LoopWatch
 from fermata.router.links.transport import LinkOptions, Resolve
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import LoopTimer
 
 LINKS = LinkOptions(secret=b"known to the processes of this world alone")
 KIND = "virtual"

@@ -53,7 +53,6 @@ INTERPRETED = {
     "router/links/unavailability.py": "as closing.py, and msgspec makes its message",
     "router/links/wire.py": "as transport.py",
     "router/live/own_speed.py": "Ray runs its function as a task, and takes no native one",
-    "router/live/precise_timer.py": "a structure of ctypes is no native class",
     "router/live/subprocess_worker.py": "it is a program of its own, which runs by its name",
     "router/policies/application.py": "files of users extend it",
     "router/policies/catalog.py": "it reads options by reflection, once",

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.tensors import RawTensor, add_input
+from fermata.foundation.precise_timer import PreciseTimer, precise_timer
 from fermata.foundation.process_memory import settle_garbage
 
 ID_FIELD = b"\x1a"
@@ -128,14 +129,29 @@ class Sender:
     def now_ns(self) -> int:
         return time.monotonic_ns() - self.start_at_ns
 
+    def make_timer(self, call: Callable[[], None]) -> PreciseTimer:
+        """A timer that calls this at times of `time.monotonic_ns`."""
+        return precise_timer(asyncio.get_running_loop(), call)
+
     async def _pace(self) -> None:
+        # The loop's own sleep would end up to 1 ms late, and every latency would show it.
+        woken = asyncio.Event()
+        timer = self.make_timer(woken.set)
+        try:
+            await self._send_all(timer, woken)
+        finally:
+            timer.close()
+
+    async def _send_all(self, timer: PreciseTimer, woken: asyncio.Event) -> None:
         lanes = self.lanes
         at_ns = self.arrivals.at_ns.tolist()
         clients = self.arrivals.client.tolist()
         self.left = len(at_ns)
         for index, due_ns in enumerate(at_ns):
             while (wait_ns := due_ns - self.now_ns()) > 0 and not self.is_over(due_ns):
-                await asyncio.sleep(min(wait_ns, LOOK_NS) / 1e9)
+                woken.clear()
+                timer.set(self.start_at_ns + due_ns - max(0, wait_ns - LOOK_NS))
+                await woken.wait()
             if self.is_over(due_ns):
                 self.left = 0
                 return

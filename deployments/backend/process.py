@@ -44,6 +44,7 @@ from fermata.deployments.backend.models.variants import Variants
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, debugging, fields, in_ms
+from fermata.foundation.precise_timer import LoopTimer
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
@@ -64,7 +65,6 @@ from fermata.router.links.messages import (
 )
 from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link, Resolve
-from fermata.router.live.precise_timer import LoopTimer
 from fermata.router.telemetry.periodic_report import PeriodicReport
 
 END_S = 1.0

@@ -14,6 +14,7 @@ from ray.experimental import internal_kv
 from fermata.foundation import native
 from fermata.foundation.errors import GoneError, NoAnswerError, ServingError
 from fermata.foundation.logs import LOG, LogOptions, debugging, fields, start_logs
+from fermata.foundation.precise_timer import precise_timer
 from fermata.foundation.process_memory import settle_garbage
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other, RouterProcess
@@ -23,7 +24,6 @@ from fermata.router.links.heartbeat import HeartbeatThread, LoopWatch
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import LinkOptions, Resolve
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import precise_timer
 from fermata.router.live.subprocess_worker import SubprocessWorker
 from fermata.router.telemetry.batch_log import LoggedMeters
 from fermata.router.telemetry.meters import Meters

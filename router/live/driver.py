@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from fermata.foundation.logs import LOG, fields
+from fermata.foundation.precise_timer import PreciseTimer
 from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
 from fermata.router.assembly import Assembly, RouterConfig, assemble
@@ -52,7 +53,6 @@ from fermata.router.live.fleet.peers import LinkPeer
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.policy_change import PolicySet, change_policies
-from fermata.router.live.precise_timer import PreciseTimer
 from fermata.router.live.requests.doubtful_drops import DoubtfulDrops
 from fermata.router.live.requests.submissions import Submissions
 from fermata.router.live.subprocess_worker import Then, Work, run_now

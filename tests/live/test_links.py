@@ -20,6 +20,7 @@ from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.execution.runners.runner import PlainRunner, Runner, RunnerStore
 from fermata.deployments.backend.process import BackendProcess, UnfitError
 from fermata.deployments.backend.settings import BackendSettings
+from fermata.foundation.precise_timer import precise_timer
 from fermata.foundation.units import ms, seconds
 from fermata.router.assembly import RouterConfig
 from fermata.router.links.closing import Closed
@@ -41,7 +42,6 @@ from fermata.router.links.messages import (
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import precise_timer
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 pytestmark = pytest.mark.live

@@ -28,13 +28,13 @@ from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.models.digits import held_out, load
 from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
+from fermata.foundation.precise_timer import precise_timer
 from fermata.foundation.units import ms
 from fermata.profiles.profile import from_table_ms
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import Result
 from fermata.router.links.transport import LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import precise_timer
 
 pytestmark = pytest.mark.live
 

@@ -22,13 +22,13 @@ from fermata.deployments.frontend.outcomes import Outcome
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
+from fermata.foundation.precise_timer import precise_timer
 from fermata.router.links.directory import Directory
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import Result
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import LinkServer
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import precise_timer
 
 pytestmark = pytest.mark.live
 HOMES = {"cats": (0,), "dogs": (1,), "both": (0, 1)}

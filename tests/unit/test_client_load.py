@@ -1,12 +1,15 @@
 """Arrivals, the ledger and its figures, with numbers worked by hand."""
 
+import asyncio
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from fermata.clients.load.arrivals import SendTimes, cameras, gamma, poisson, single, trace
 from fermata.clients.load.ledger import LoadLedger, merge
 from fermata.clients.load.report import report
-from fermata.clients.load.sender import Target, own_part, shared_part
+from fermata.clients.load.sender import Sender, SenderOptions, Target, own_part, shared_part
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import from_array
@@ -127,3 +130,60 @@ def test_a_message_is_a_shared_part_and_its_own() -> None:
     assert message.parameters["client"].int64_param == 9
     assert message.raw_input_contents[0] == bytes(4)
     assert not pb.ModelInferRequest.FromString(own_part(1, 0)).parameters
+
+
+class PacedSender(Sender):
+    """A sender on a clock that its timer alone moves; one lane sends what is put at once."""
+
+    def __init__(self, at_ns: list[int]) -> None:
+        zeros = np.zeros(len(at_ns), np.int64)
+        target = Target("m", from_array("x", np.zeros(1, np.float32)), SECOND)
+        arrivals = SendTimes(np.array(at_ns, np.int64), zeros, zeros)
+        super().__init__(SenderOptions(""), [target], arrivals)
+        self.timer = SetClock()
+        self.lanes = [PromptLane(self)]
+
+    def now_ns(self) -> int:
+        return self.timer.now_ns - self.start_at_ns
+
+    def make_timer(self, call: Callable[[], None]) -> "SetClock":
+        self.timer.call = call
+        return self.timer
+
+
+class SetClock:
+    """A timer that takes its clock to the time that it is set to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.call: Callable[[], None] = lambda: None
+
+    def set(self, at_ns: int) -> None:
+        assert at_ns > self.now_ns
+        self.now_ns = at_ns
+        asyncio.get_running_loop().call_soon(self.call)
+
+    def close(self) -> None:
+        pass
+
+
+class PromptLane:
+    """A server that answers before anything else happens."""
+
+    def __init__(self, sender: Sender) -> None:
+        self.sender = sender
+
+    async def connect(self) -> None: ...
+
+    def put(self, index: int) -> None:
+        assert self.sender.message(index) is not None
+        self.sender.answer(str(index), "OK", "", 1)
+
+    async def close(self) -> None: ...
+
+
+def test_requests_leave_at_the_very_nanosecond() -> None:
+    due = [0, 1, 700_001, 700_001, 1_300_007, 2 * SECOND + 3]
+    sender = PacedSender(due)
+    found = asyncio.run(sender.run(start_at_ns=5 * SECOND))
+    assert found.sent_ns.tolist() == due

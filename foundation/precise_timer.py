@@ -1,7 +1,8 @@
-"""The one armed timer of a live router, exact to some tens of microseconds.
+"""One armed timer on an event loop, exact to some tens of microseconds.
 
-uvloop's own timers have a grain of 1 ms and fire up to 0.9 ms early. Linux' timerfd takes
-nanoseconds and wakes the same epoll; elsewhere the loop's timer serves, checked and armed again.
+asyncio's own timers have a grain of 1 ms and fire up to that late, uvloop's up to 0.9 ms early.
+Linux' timerfd takes nanoseconds and wakes the same epoll. Elsewhere the loop's timer serves,
+checked and armed again.
 """
 
 import asyncio

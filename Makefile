@@ -28,7 +28,7 @@ help:
 	@echo "make bench       reduced benchmarks of the scheduler; FULL=1 for whole ones"
 	@echo "make tournament  every policy on drawn workloads; DRAWS=2000 for how many, FIRST=1000000 from which seed"
 	@echo "make compiled    compile the router, for router: {compiled: true}"
-	@echo "make edge        compile the native edge, for frontend: {edge: native}"
+	@echo "make edge        compile the native edge, for frontend: {edge: native}, and what resizes pictures"
 	@echo "make sbom        write the bill of materials to build/sbom.json"
 	@echo "make audit       ask the index for known vulnerabilities of what is pinned"
 	@echo "make clean       remove what these made"
@@ -51,7 +51,7 @@ models: $(MODELS)
 # Each process of a server imports some 400 modules. Where PYTHONDONTWRITEBYTECODE is set it would
 # compile them first, every time: a router that has died is back twice as fast without that.
 bytecode: $(READY)
-	@$(BIN)/python -m compileall -q -j 0 $(notdir $(patsubst %/,%,$(wildcard fermata/*/))) benchmarks
+	@$(BIN)/python -m compileall -q -j 0 $(filter-out __pycache__,$(notdir $(patsubst %/,%,$(wildcard fermata/*/)))) benchmarks
 
 serve: $(NEEDS) bytecode
 	$(BIN)/fermata serve $(CONFIG)
@@ -111,6 +111,7 @@ compiled: $(READY)
 	$(BIN)/python -m fermata.router.compiled
 
 edge: $(READY)
+	$(BIN)/python -m fermata.deployments.models.pictures.resizing.build
 	$(BIN)/python -m fermata.deployments.frontend.edge.build
 
 sbom: $(READY)

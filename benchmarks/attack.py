@@ -29,7 +29,7 @@ from fermata.clients.load.ledger import OK
 from fermata.clients.load.run import run_load
 from fermata.clients.load.sender import SenderOptions, Target
 from fermata.clients.wire.tensors import RawTensor
-from fermata.deployments.frontend.edge.build import library_path
+from fermata.deployments.frontend.edge.build import EDGE
 from fermata.foundation.units import ms
 
 ATTACKS = {
@@ -108,7 +108,7 @@ def measure_all(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     """Each attack on a server without TLS and tokens, on one with both, and on the native edge
     where it is built."""
     yield from measure(parts, quick)
-    if library_path().exists():
+    if EDGE.path().exists():
         yield from measure(parts, quick, NATIVE)
     with guarded() as guard:
         yield from measure(parts, quick, guard)

@@ -16,8 +16,9 @@ import grpc
 import uvloop
 
 from benchmarks.figures import Figure, run_parts
+from fermata.deployments.extensions import ExtensionError
 from fermata.deployments.frontend.access.native_server import NativeServer, ServedCalls
-from fermata.deployments.frontend.edge.build import EdgeError, load
+from fermata.deployments.frontend.edge.build import EDGE
 from fermata.deployments.specs.frontend import ServerOptions
 from fermata.foundation.process_memory import keep_freed_memory
 
@@ -51,7 +52,7 @@ def _server(kind: str) -> Any:
     others = grpc.method_handlers_generic_handler(SERVICE, handlers)
     if kind == "native":
         calls = ServedCalls(SERVICE, handlers, others, lambda _, begin: begin(), lambda _: None)
-        return NativeServer(load(), ServerOptions(), calls, 512 << 20)
+        return NativeServer(EDGE.load(), ServerOptions(), calls, 512 << 20)
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((others,))
     return server
@@ -128,8 +129,8 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
 
 def _kinds() -> tuple[str, ...]:
     try:
-        load()
-    except EdgeError:
+        EDGE.load()
+    except ExtensionError:
         return ("grpc",)
     return tuple(KINDS)
 

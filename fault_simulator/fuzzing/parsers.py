@@ -29,6 +29,7 @@ from fermata.deployments.models.pictures.decoding import (
     frame_size,
     write,
 )
+from fermata.deployments.models.pictures.resizing.build import RESIZING
 from fermata.deployments.specs.registry import Registry, UnknownModelError
 from fermata.deployments.specs.served_model import Fit, ImageSpec, ServedModel, TensorSpec
 from fermata.fault_simulator.fuzzing import seeds
@@ -226,7 +227,7 @@ PARSERS: Mapping[str, Parser] = {
     "links": Parser(links, seeds.frames),
     "inference": Parser(inference, seeds.messages),
     "rest": Parser(rest, seeds.bodies),
-    "pictures": Parser(pictures, seeds.pictures),
+    "pictures": Parser(pictures, seeds.pictures, native=RESIZING.path().exists()),
     "configuration": Parser(configuration, seeds.configurations),
     "profile": Parser(profile, seeds.profiles),
 }

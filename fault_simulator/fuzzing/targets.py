@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 
-from fermata.deployments.frontend.edge.build import library_path
+from fermata.deployments.frontend.edge.build import EDGE
 from fermata.fault_simulator.fuzzing import codec_seeds, codecs
 from fermata.fault_simulator.fuzzing.parsers import PARSERS, Parser
 
@@ -20,5 +20,5 @@ TARGETS: Mapping[str, Parser] = {
     "http2": Parser(codecs.http2, codec_seeds.frames),
     "grpc": Parser(codecs.grpc_calls, codec_seeds.calls),
     "http1": Parser(codecs.http1, codec_seeds.requests),
-    **(NATIVE if library_path().exists() else {}),
+    **(NATIVE if EDGE.path().exists() else {}),
 }

@@ -14,17 +14,17 @@ from served import ROOT, Server, load, serving
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
-from fermata.deployments.frontend.edge.build import build, reason_not
+from fermata.deployments.frontend.edge.build import EDGE
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(bool(reason_not()), reason="the native edge is not built here"),
+    pytest.mark.skipif(bool(EDGE.reason_not()), reason="the native edge is not built here"),
 ]
 
 
 @pytest.fixture(scope="module")
 def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    build()
+    EDGE.build()
     folder = tmp_path_factory.mktemp("edge")
     config: dict[str, Any] = yaml.safe_load((ROOT / "deployments/emulated.yaml").read_text())
     config["frontend"] = {"processes": 2, "edge": "native"}

@@ -25,9 +25,9 @@ from fermata.clients.load.http2 import (
     length_of,
     literal,
 )
-from fermata.deployments.frontend.edge.build import build, load, reason_not
+from fermata.deployments.frontend.edge.build import EDGE
 
-pytestmark = pytest.mark.skipif(bool(reason_not()), reason="the native edge is not built here")
+pytestmark = pytest.mark.skipif(bool(EDGE.reason_not()), reason="the native edge is not built here")
 PEER = "ipv4:10.0.0.1:4000"
 MESSAGE_MAX = 1 << 20
 CALLS_MAX = 256
@@ -45,7 +45,7 @@ FIELDS = (
 
 @pytest.fixture(scope="module")
 def edge() -> Any:
-    return load(build())
+    return EDGE.load(EDGE.build())
 
 
 class Wire:

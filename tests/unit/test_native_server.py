@@ -27,11 +27,13 @@ from fermata.deployments.frontend.access.native_call import (
     trailers,
 )
 from fermata.deployments.frontend.access.native_server import NativeServer, ServedCalls
-from fermata.deployments.frontend.edge.build import build, load, reason_not
+from fermata.deployments.frontend.edge.build import EDGE
 from fermata.deployments.specs.frontend import ConnectionLimits, ServerOptions
 from fermata.foundation.units import ms
 
-needs_build = pytest.mark.skipif(bool(reason_not()), reason="the native edge is not built here")
+needs_build = pytest.mark.skipif(
+    bool(EDGE.reason_not()), reason="the native edge is not built here"
+)
 SERVICE = "test.Service"
 MESSAGE_MAX = 4 << 20
 LARGE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -89,7 +91,7 @@ class Served:
             "Flood": grpc.stream_stream_rpc_method_handler(self.flood),
         }
         calls = ServedCalls(SERVICE, methods, Others(), lambda _, begin: begin(), self.vain.append)
-        server = NativeServer(load(build()), options, calls, 64 << 20)
+        server = NativeServer(EDGE.load(EDGE.build()), options, calls, 64 << 20)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         return server, port

@@ -13,6 +13,7 @@ import uvicorn
 from starlette.routing import Route
 
 from fermata.clients.wire.service import SERVICE, STREAM
+from fermata.deployments.extensions import ExtensionError
 from fermata.deployments.frontend.access.address_filter import AddressFilter
 from fermata.deployments.frontend.access.callers import CallGate
 from fermata.deployments.frontend.access.client_sockets import ClientSocket, ClientSockets
@@ -25,7 +26,7 @@ from fermata.deployments.frontend.access.connections import ConnectionGate, Http
 from fermata.deployments.frontend.access.grpc_server import grpc_server
 from fermata.deployments.frontend.access.native_server import NativeServer, ServedCalls
 from fermata.deployments.frontend.access.tls import grpc_credentials, http_context
-from fermata.deployments.frontend.edge.build import EdgeError, load
+from fermata.deployments.frontend.edge.build import EDGE
 from fermata.deployments.frontend.protocol.calls import HEALTH, GrpcCalls
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.listening import Listening
@@ -133,8 +134,8 @@ class FrontendServer:
         if self.options.edge != "native":
             return None
         try:
-            edge = load()
-        except EdgeError as error:
+            edge = EDGE.load()
+        except ExtensionError as error:
             LOG.warning("gRPC's own server serves", extra=fields(native_edge=str(error)))
             return None
         LOG.info("the native edge serves")

@@ -11,6 +11,7 @@ from PIL import Image, UnidentifiedImageError
 from fermata.clients.wire.errors import BadRequestError
 from fermata.deployments.models.pictures.pages import fit_line, fit_page
 from fermata.deployments.models.pictures.picture import centre_square, whole_frame
+from fermata.deployments.models.pictures.resizing.resize import resize_into
 from fermata.deployments.specs.served_model import Fit, ImageSpec
 
 try:
@@ -179,20 +180,28 @@ def _fit_decoded(decoded: Decoded, spec: ImageSpec) -> Pixels:
         return fit_page(pixels, spec.height)
     if spec.fit == "line":
         return fit_line(pixels, spec.height, spec.width)
-    size = (spec.width, spec.height)
-    how = Image.Resampling.BICUBIC if spec.bicubic else Image.Resampling.BILINEAR
     if spec.fit == "stretch":
-        if (width, height) == size:
+        if (width, height) == (spec.width, spec.height):
             return pixels
-        return np.asarray(Image.fromarray(pixels).resize(size, how, box=(0, 0, width, height)))
+        out = _empty(spec)
+        resize_into(pixels, out, (0, 0, width, height), spec.bicubic)
+        return out
     # As torchvision does: the longer side rounded down, the corner rounded to even. But only the
     # visible part is scaled: the whole of 4000x1 pixels would be a million wide.
     short = max(spec.resize, spec.height, spec.width)
     scaled = [int(short * side / min(height, width)) for side in (height, width)]
     rows, top, bottom = _middle(height, scaled[0], spec.height)
     columns, left, right = _middle(width, scaled[1], spec.width)
-    image = Image.fromarray(pixels[rows, columns])
-    return np.asarray(image.resize(size, how, box=(left, top, right, bottom)))
+    out = _empty(spec)
+    resize_into(pixels[rows, columns], out, (left, top, right, bottom), spec.bicubic)
+    return out
+
+
+def _empty(spec: ImageSpec) -> Pixels:
+    """Rows x columns x 3 that lie as the model's input does."""
+    if spec.channels_last:
+        return np.empty((spec.height, spec.width, 3), np.uint8)
+    return np.empty((3, spec.height, spec.width), np.uint8).transpose(1, 2, 0)
 
 
 def _middle(length: float, scaled: int, wanted: int) -> tuple[slice, float, float]:

@@ -2,7 +2,8 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+
+from fermata.deployments.models.pictures.resizing.resize import resize_into
 
 Pixels = NDArray[np.uint8]
 # EfficientNet's evaluation crop keeps size / (size + 32) of the shorter side.
@@ -12,9 +13,10 @@ CROP_MARGIN = 32
 def centre_square(frame: Pixels, size: int) -> Pixels:
     """The middle of a frame [h, w, 3] as [3, size, size], as ImageNet models are tested."""
     left, top, side = centre_part(frame.shape[0], frame.shape[1], size)
+    square = np.empty((3, size, size), np.uint8)
     box = (left, top, left + side, top + side)
-    picture = Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC, box=box)
-    return _channels_first(picture)
+    resize_into(frame, square.transpose(1, 2, 0), box, cubic=True)
+    return square
 
 
 def centre_part(height: int, width: int, size: int) -> tuple[int, int, int]:
@@ -30,19 +32,15 @@ def whole_frame(frame: Pixels, size: int) -> Pixels:
     """
     height, width = frame.shape[:2]
     ratio = reduction(height, width, size)
-    fitted = (max(1, round(width * ratio)), max(1, round(height * ratio)))
-    square = Image.new("RGB", (size, size))
-    square.paste(Image.fromarray(frame).resize(fitted, Image.Resampling.BILINEAR))
-    return _channels_first(square)
+    columns, rows = max(1, round(width * ratio)), max(1, round(height * ratio))
+    square = np.zeros((3, size, size), np.uint8)
+    resize_into(frame, square[:, :rows, :columns].transpose(1, 2, 0))
+    return square
 
 
 def reduction(height: int, width: int, size: int) -> float:
     """Factor by which `whole_frame` scales a frame; below 1 it shrinks."""
     return size / max(height, width)
-
-
-def _channels_first(picture: Image.Image) -> Pixels:
-    return np.ascontiguousarray(np.asarray(picture, dtype=np.uint8).transpose(2, 0, 1))
 
 
 FITS = {"whole": whole_frame, "centre": centre_square}

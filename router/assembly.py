@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
@@ -27,10 +28,11 @@ from fermata.router.policies.catalog import (
 from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sequences import SEQUENCES
-from fermata.router.policies.sneakpeek.classes import check_classes, sharpened
-from fermata.router.policies.sneakpeek.estimator import Estimator
+from fermata.router.policies.sneakpeek.classes import LOOK, check_classes, sharpened
 from fermata.router.policies.sneakpeek.options import SneakPeekOptions, room_ns
-from fermata.router.policies.sneakpeek.truths import LOOK
+
+if TYPE_CHECKING:
+    from fermata.router.policies.sneakpeek.estimator import Estimator
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Assembly:
     """By application."""
     ownership: Ownership
     """Backends that an application's source runs by itself."""
-    estimators: tuple[Estimator | None, ...]
+    estimators: "tuple[Estimator | None, ...]"
     """By application: makes estimates of evidence; None where there is none."""
     served: frozenset[int] | None = None
     """Applications that live here, by number, where that is not all of them: those elsewhere have
@@ -208,9 +210,11 @@ def _what_runs(
     return family.above(family.accuracy_floor)
 
 
-def _estimator(family: Family) -> Estimator | None:
+def _estimator(family: Family) -> "Estimator | None":
     if family.classes is None or family.classes.peek is None:
         return None
+    from fermata.router.policies.sneakpeek.estimator import Estimator
+
     return Estimator(family.classes, family.accuracy, family.accuracy_floor)
 
 

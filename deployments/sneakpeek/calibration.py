@@ -5,7 +5,8 @@ from numpy.typing import NDArray
 
 from fermata.deployments.sneakpeek.projection import Floats, Labels
 from fermata.foundation.refusals import refuse
-from fermata.router.policies.sneakpeek.classes import Peek, possible_shares
+from fermata.router.policies.sneakpeek.classes import Peek
+from fermata.router.policies.sneakpeek.possible_shares import possible_shares
 
 SHARPNESS = tuple(0.05 * step for step in range(1, 31))
 SMOOTHING = 0.5

@@ -6,6 +6,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, TypeVar
 
 import ray
@@ -117,6 +118,8 @@ class RouterActor(RouterProcess):
             LOG.warning("router is not compiled", extra=fields(reason=reason))
         listens = fields(term=self.term, address=address, compiled=reason or "yes")
         LOG.info("router listens", extra=listens)
+        # The first scrape needs it, and the first request does not wait for it.
+        asyncio.get_running_loop().run_in_executor(None, import_module, "numpy")
         return address
 
     async def stop(self, reason: str = "router shuts down") -> None:

@@ -1,4 +1,8 @@
-"""Policies by the name that users write, with their options read and checked."""
+"""Policies by the name that users write, with their options read and checked.
+
+Those that need numpy or a solver are imported where they are built: a router that starts anew has
+no time for what it does not run.
+"""
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,21 +37,13 @@ from fermata.router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, De
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SELECTIONS
 from fermata.router.policies.jellyfish.options import JellyfishOptions
-from fermata.router.policies.jellyfish.source import Jellyfish
-from fermata.router.policies.lookahead.market import Market
-from fermata.router.policies.lookahead.source import LookaheadQueue
 from fermata.router.policies.pipelines.stages import STAGES, StageThread
 from fermata.router.policies.pipelines.variant_stages import VariantStage
-from fermata.router.policies.ramsis.chain.problem import BALANCINGS, REWARDS
-from fermata.router.policies.ramsis.laws import check_ramsis
-from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.slo_classes import classes_of
-from fermata.router.policies.rl.checkpoint import load_checkpoint
-from fermata.router.policies.rl.slot_routing import SlotRouting, SlotRoutingOptions
+from fermata.router.policies.ramsis.options import BALANCINGS, REWARDS, RamsisOptions
+from fermata.router.policies.rl.options import SlotRoutingOptions
 from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
 from fermata.router.policies.sequences import SEQUENCES, SequenceOptions, SequenceQueues
 from fermata.router.policies.sneakpeek import options as sneakpeek
-from fermata.router.policies.sneakpeek.source import WindowScheduler
 
 Build = Callable[[Sequence[Family], Any, random.Random], list[Source]]
 
@@ -112,6 +108,8 @@ def _partitioned(families: Sequence[Family], options: Any, rng: random.Random) -
 
 
 def _windows(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    from fermata.router.policies.sneakpeek.source import WindowScheduler
+
     return [WindowScheduler(families, options)] * len(families)
 
 
@@ -127,6 +125,8 @@ def _sneakpeek(preset: sneakpeek.SneakPeekOptions) -> Policy:
 
 
 def _jellyfish(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    from fermata.router.policies.jellyfish.source import Jellyfish
+
     return [Jellyfish(family, options, rng) for family in families]
 
 
@@ -139,6 +139,9 @@ def _single_queue(families: Sequence[Family], options: Any, rng: random.Random) 
 
 
 def _rl(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    from fermata.router.policies.rl.checkpoint import load_checkpoint
+    from fermata.router.policies.rl.slot_routing import SlotRouting
+
     if not options.checkpoint:
         return [SlotRouting(family, options, None, rng) for family in families]
     checkpoint = load_checkpoint(options.checkpoint)
@@ -164,6 +167,9 @@ def _central(families: Sequence[Family], options: Any, rng: random.Random) -> li
 
 
 def _lookahead(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    from fermata.router.policies.lookahead.market import Market
+    from fermata.router.policies.lookahead.source import LookaheadQueue
+
     markets: dict[object, Market] = {}
     return [LookaheadQueue(family, options, markets) for family in families]
 
@@ -182,7 +188,15 @@ def _auto(families: Sequence[Family], options: Any, rng: random.Random) -> list[
 
 
 def _ramsis(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    from fermata.router.policies.ramsis.slo_classes import classes_of
+
     return [classes_of(family, options) for family in families]
+
+
+def _check_ramsis(options: Any) -> None:
+    from fermata.router.policies.ramsis.laws import check_ramsis
+
+    check_ramsis(options)
 
 
 def _sequences(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -243,7 +257,7 @@ POLICIES: dict[str, Policy] = {
         CentralOptions(), _lookahead, frozenset(("calm", "strained")), chooses=True
     ),
     "ramsis": Policy(
-        RamsisOptions(), _ramsis, chooses=True, check=check_ramsis, owns_backends=True
+        RamsisOptions(), _ramsis, chooses=True, check=_check_ramsis, owns_backends=True
     ),
     "jellyfish-plus": Policy(JellyfishPlusOptions(), _load_granular, chooses=True),
     "model-switching": Policy(ModelSwitchingOptions(), _model_switching, chooses=True),

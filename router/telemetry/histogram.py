@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from fermata.foundation.units import ms
 
 LATENCY_NS = tuple(
@@ -35,13 +33,12 @@ class HistogramSnapshot:
 class Histogram:
     """Number of values up to each bound, and their sum."""
 
-    __slots__ = ("_bounds", "_counts", "_pending", "_sum", "bounds", "pending_max")
+    __slots__ = ("_counts", "_pending", "_sum", "bounds", "pending_max")
 
     def __init__(self, bounds: Sequence[int], pending_max: int = 8192) -> None:
         """`pending_max` values are kept as they came; more are put into buckets at once."""
         self.bounds = tuple(bounds)
         self.pending_max = pending_max
-        self._bounds = np.array(bounds, np.int64)
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0
         self._pending: list[int] = []
@@ -63,8 +60,11 @@ class Histogram:
 
     def _settle(self) -> None:
         if self._pending:
+            # Not above: a router that starts anew has no time for it.
+            import numpy as np
+
             values = np.array(self._pending, np.int64)
-            places = np.searchsorted(self._bounds, values)
+            places = np.searchsorted(self.bounds, values)
             found = np.bincount(places, minlength=len(self._counts))
             self._pending.clear()
             self.merge(found.tolist(), int(values.sum()))

@@ -3,8 +3,6 @@
 from array import array
 from dataclasses import dataclass
 
-import numpy as np
-
 from fermata.foundation.units import seconds
 
 
@@ -95,6 +93,8 @@ class StreamCounts:
         now, before = self.now, self.before
         if not now.clients and not before.clients:
             return 0, 0, 0.0
+        import numpy as np
+
         # Copies: an array with a view cannot grow.
         was = np.array(now.was)
         both = was >= 0

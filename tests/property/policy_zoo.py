@@ -15,7 +15,8 @@ from fermata.router.policies.rl.batching import LIMITS
 from fermata.router.policies.rl.checkpoint import Checkpoint
 from fermata.router.policies.rl.network import PolicyNetwork
 from fermata.router.policies.rl.observation import Scales, width
-from fermata.router.policies.rl.slot_routing import SlotRouting, SlotRoutingOptions
+from fermata.router.policies.rl.options import SlotRoutingOptions
+from fermata.router.policies.rl.slot_routing import SlotRouting
 
 Build = Callable[[Sequence[int], random.Random], list[Source]]
 

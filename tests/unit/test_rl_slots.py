@@ -28,8 +28,9 @@ from fermata.router.policies.rl.observation import (
     encode,
     width,
 )
+from fermata.router.policies.rl.options import SlotRoutingOptions
 from fermata.router.policies.rl.sampling import even_draw
-from fermata.router.policies.rl.slot_routing import SlotRouting, SlotRoutingOptions
+from fermata.router.policies.rl.slot_routing import SlotRouting
 
 HEAVY, LIGHT = 0, 1
 FAMILY = family_of(0, "vision", ms(300), (HEAVY, LIGHT), HEAVY, accuracy=(0.83, 0.78))

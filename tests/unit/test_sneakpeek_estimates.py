@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from fermata.foundation.errors import ConfigError
 from fermata.router.policies.sneakpeek.classes import (
-    TINY,
     Classes,
     Peek,
     check_classes,
@@ -19,6 +18,7 @@ from fermata.router.policies.sneakpeek.classes import (
 )
 from fermata.router.policies.sneakpeek.estimator import Estimator, dirichlet
 from fermata.router.policies.sneakpeek.penalty import linear, load_penalty, sigmoid, step
+from fermata.router.policies.sneakpeek.possible_shares import TINY
 
 GOOD = Peek(((0.9, 0.1), (0.2, 0.8)), (0.9, 0.8))
 BLIND = Peek(((0.5, 0.5), (0.5, 0.5)), (0.5, 0.5))

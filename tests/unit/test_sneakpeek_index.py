@@ -15,7 +15,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.profiles.profile import Profile
 from fermata.profiles.quality import measure_quality
 from fermata.profiles.store import Table, load_file, save_file
-from fermata.router.policies.sneakpeek.classes import possible_shares
+from fermata.router.policies.sneakpeek.possible_shares import possible_shares
 
 RNG = np.random.default_rng(5)
 CENTRES = np.array([[0, 0, 0, 0], [6, 0, 0, 0], [0, 6, 0, 0]], np.float32)

@@ -4,7 +4,7 @@ from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.json_types import JsonObject
 from fermata.router.links.messages import Truth
-from fermata.router.policies.sneakpeek.truths import LOOK
+from fermata.router.policies.sneakpeek.classes import LOOK
 
 
 def read_truth(model: ServedModel, version: str, given: JsonObject, tenant: int = 0) -> Truth:

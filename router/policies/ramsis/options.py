@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+REWARDS = ("query", "decision")
+BALANCINGS = ("round-robin", "shortest-queue")
+
 
 @dataclass(frozen=True, slots=True)
 class RamsisOptions:

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
@@ -17,17 +16,10 @@ from fermata.router.policies.rl.batching import batch_size
 from fermata.router.policies.rl.checkpoint import Checkpoint
 from fermata.router.policies.rl.load_range import LoadRange
 from fermata.router.policies.rl.observation import InstanceStates, Memory, encode
+from fermata.router.policies.rl.options import SlotRoutingOptions
 from fermata.router.policies.rl.sampling import even_draw
-from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
+from fermata.router.policies.routing.deadline import DeadlineRouting
 from fermata.router.policies.routing.instance import Instance
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRoutingOptions(RoutingOptions):
-    """A trained policy, and the routing that takes over where it cannot be trusted."""
-
-    checkpoint: str = ""
-    """File written by `fermata policy rl train`."""
 
 
 class SlotRouting(DeadlineRouting):

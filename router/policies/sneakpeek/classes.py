@@ -4,17 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-import numpy as np
-import numpy.typing as npt
-
 from fermata.foundation.refusals import check_fraction, check_number, refuse
 
 Matrix = tuple[tuple[float, ...], ...]
 PRIORS = ("online", "jeffreys", "even")
 JEFFREYS = 0.5
-TINY = 1e-3
-"""Least share of votes, over the number of classes: a confusion matrix is measured on few samples,
-so nothing is impossible. What has been measured above that is left as it is."""
+LOOK = "sneakpeek"
+"""In place of a variant: a look was the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +82,6 @@ def check_classes(where: str, classes: Classes, variants: int) -> None:
             refuse(f"{where}confusion", len(classes.peek.confusion), f"must have {count} rows")
         for row in (*classes.peek.confusion, *classes.peek.named):
             _check_row(f"{where}confusion", row, count)
-
-
-def possible_shares(matrix: Matrix | npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """A confusion matrix in which nothing is impossible."""
-    shares: npt.NDArray[np.float64] = np.maximum(np.asarray(matrix, float), TINY / len(matrix))
-    return shares
 
 
 def _check_row(where: str, row: Sequence[float], count: int) -> None:

@@ -14,11 +14,11 @@ from fermata.router.policies.sneakpeek.classes import (
     JEFFREYS,
     Classes,
     measured_recalls,
-    possible_shares,
     shortfalls,
     standard_error,
 )
 from fermata.router.policies.sneakpeek.frequencies import Frequencies, Shares
+from fermata.router.policies.sneakpeek.possible_shares import possible_shares
 from fermata.router.policies.sneakpeek.truths import Truths
 
 Numbers = npt.NDArray[np.intp]

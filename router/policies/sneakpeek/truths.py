@@ -8,9 +8,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-LOOK = "sneakpeek"
-"""In place of a variant: a look was the answer."""
-
 
 @dataclass(frozen=True, slots=True)
 class TruthRules:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 
 from fermata.foundation.errors import ConfigError
 from fermata.router.policies.ramsis.counts import CountLaw, poisson
+from fermata.router.policies.ramsis.options import BALANCINGS, REWARDS
 
-REWARDS = ("query", "decision")
-BALANCINGS = ("round-robin", "shortest-queue")
 QUEUE_MAX = 256
 """Simulations know batches of a thousand where the SLO allows them. Tables for such queues take
 minutes to solve and gain nothing, so they have to be asked for."""

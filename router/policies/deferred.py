@@ -293,14 +293,16 @@ class ModelThread(BatchTargets):
         """
         queue, window = self.queue, self.window
         queue.begin = -1
-        if queue.lost > LOSSES.heavy and self._passes_over():
+        if queue.lost > LOSSES.heavy and self._fills(self.kind):
             return self._pass_over(start_at_ns)
         if queue.lost > LOSSES.losing and not spare:
             desk = self.desk
             mixed = self.kinds is not None
             backends = desk.backends_of_kind(self.kind) if mixed else desk.backends_for(self)
-            wide = overload_window(queue, self.plan_ns, start_at_ns, backends)
-            window = max(window, wide)
+            least = self._overload_target(queue.lost)
+            wide = overload_window(queue, self.plan_ns, start_at_ns, backends, least)
+            # Where too few wait to fill the window, a head makes room for as many as there are.
+            window = max(window, wide) if queue.rows >= window else wide
         while len(queue) > 0:
             # Index 0 of the table is a batch of nobody, which fits any budget from 0 up.
             first = queue.first()
@@ -315,13 +317,16 @@ class ModelThread(BatchTargets):
             self.drop_late(queue.pop(), self.variant, first.deadline_ns, self.kind)
         return 0
 
-    def _passes_over(self) -> bool:
-        """Whether heads that stand in the way of a full batch stay in the queue: in overload others
-        make more of this backend, and the next one may have room for these. With them nobody gets
-        over an overload that is slight, or of one application alone (docs/papers.md)."""
-        if self.queue.lost <= LOSSES.heavy or self.queue.extra or not self.options.pass_over:
+    def _fills(self, kind: int) -> bool:
+        """Whether that kind runs the largest full batch, and heads that stand in its way stay in
+        the queue. Slower kinds do so in overload: what they pass over is left to faster ones. The
+        fastest does in heavy overload where others make more of this backend, and the next one may
+        have room for these. With them nobody gets over an overload that is slight, or of one
+        application alone (docs/papers.md)."""
+        queue = self.queue
+        if queue.lost <= LOSSES.losing or queue.extra or not self.options.pass_over:
             return False
-        return not self._is_alone()
+        return kind != self.kind or (queue.lost > LOSSES.heavy and not self._is_alone())
 
     def _pass_over(self, start_at_ns: int) -> int:
         """Size of the largest batch that could start then and be full. Drops who is too late."""
@@ -350,7 +355,7 @@ class ModelThread(BatchTargets):
             return None
         hold_until_ns = self._hold_until_ns(candidate.first, candidate.size)
         early_ns = int(self.options.wait_margin * self.desk.wait_ns(candidate.kind))
-        full = self._passes_over()
+        full = self._fills(candidate.kind)
         return candidate.stand(now_ns, end_by_ns, hold_until_ns, early_ns, self.rate, full)
 
     def _grant_by_kind(self, kinds: KindCandidates, slot: Slot) -> Batch | None:
@@ -366,7 +371,7 @@ class ModelThread(BatchTargets):
         """Choose the candidate of a kind anew, where so many backends of it are offered; returns
         its size. The fastest kind begins with the first request, and drops what it cannot serve."""
         if candidate.kind != self.kind:
-            if self._passes_over():
+            if self._fills(candidate.kind):
                 return candidate.fill(self.queue, start_at_ns)
             return kinds.form(candidate, start_at_ns, offered)
         waiting = len(self.queue)

@@ -26,6 +26,8 @@ class DeferredRules:
     """Backends that take longer by more than this are left to others."""
     alone: float = 0.99
     """Share of all demand from which an application has the backends to itself."""
+    roomy: float = 1.25
+    """Runs of a target batch in the time that a request has, from which on overload fills it."""
     bursty: float = 0.5
     """Arrivals whose rate after a lull is below this share of the mean come in bursts."""
 
@@ -151,8 +153,23 @@ class BatchTargets(Source):
 
     def _alone(self) -> float:
         """How many times the cost in a target batch a request costs alone."""
-        target = self.target if self.kinds is None else self.kinds.target
+        target = self._target()
         return self.plan_ns[1] * target / self.plan_ns[target]
+
+    def _target(self) -> int:
+        """The target batch, on the fastest kind where there are several."""
+        return self.target if self.kinds is None else self.kinds.target
+
+    def _overload_target(self, lost: float) -> int:
+        """The batch that a head must leave room for at least where so many are lost. Each waits in
+        lasting overload until it just does, so that no batch is larger. Where the time of requests
+        is hardly more than a target batch takes, they would go before they have waited at all.
+        """
+        target = self._target()
+        room_ns = self.slo_ns - self.lead.ns(1)
+        if not self._is_alone() or room_ns < self.rules.roomy * self.plan_ns[target]:
+            return 1
+        return int(min(1.0, self.options.drop_window + lost) * target)
 
     def _able_backends(self) -> int:
         """Backends that can be in time; idle ones that cannot do not make the others less busy."""

@@ -88,12 +88,16 @@ def after_batch(lost: float, count: int) -> float:
 
 
 def overload_window(
-    queue: DeadlineQueue, plan_ns: Sequence[int], start_at_ns: int, backends: float
+    queue: DeadlineQueue,
+    plan_ns: Sequence[int],
+    start_at_ns: int,
+    backends: float,
+    least: int = 1,
 ) -> int:
     """The batch that a head must leave room for where some have to go anyway: the largest that
-    can be filled. It is less where the next backend comes so soon that a head which is passed over
-    could still run there."""
+    can be filled. It is less, down to that size, where the next backend comes so soon that a head
+    which is passed over could still run there."""
     largest = queue.largest_full_rows if queue.extra else queue.largest_full
     full = largest(start_at_ns, plan_ns.__getitem__, len(plan_ns) - 1)
     next_ns = plan_ns[full] / max(1.0, backends)
-    return min(full, bisect_right(plan_ns, next_ns + plan_ns[1]) - 1)
+    return min(full, max(least, bisect_right(plan_ns, next_ns + plan_ns[1]) - 1))

@@ -12,6 +12,7 @@ from benchmarks.figures import Figure
 from benchmarks.gpu_figures import BATCH, FRONTENDS, Probe, probe, raw, say
 from benchmarks.gpu_models import CACHE, SHAPE, seed_files
 from benchmarks.gpu_server import GpuServer
+from benchmarks.natives import with_natives
 from fermata.clients.load.sender import Target
 from fermata.deployments.models.cache import cache_folder
 from fermata.foundation.units import ms
@@ -65,12 +66,14 @@ def resnets(quick: bool) -> Iterator[Figure]:
 
 def deployment(applications: Sequence[str]) -> dict[str, Any]:
     """Applications named after their policy, or after the only network that they serve."""
-    return {
-        "applications": [_application(each) for each in applications],
-        "frontend": {"processes": FRONTENDS},
-        # Nine networks would be tuned meanwhile, beside the load.
-        "backend": {"count": 1, "device": "cuda", "cpus": 1, "kernels": "plain"},
-    }
+    return with_natives(
+        {
+            "applications": [_application(each) for each in applications],
+            "frontend": {"processes": FRONTENDS},
+            # Nine networks would be tuned meanwhile, beside the load.
+            "backend": {"count": 1, "device": "cuda", "cpus": 1, "kernels": "plain"},
+        }
+    )
 
 
 def _application(name: str) -> dict[str, Any]:

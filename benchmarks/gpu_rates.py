@@ -40,6 +40,7 @@ SETTINGS = {
         10,
         ((PIXELS, 14_000), (PIXELS, 16_000), (PIXELS, 18_000), (JPEG, 10_000), (JPEG, 12_000)),
     ),
+    "calm": Setting("ten frontends", 10, ((PIXELS, 1_000), (PIXELS, 10_000))),
     "long": Setting("ten frontends, 30 s", 10, ((PIXELS, 15_000),) * 2, seconds=30.0),
     "three": Setting(
         "three models, ten frontends",

@@ -58,7 +58,8 @@ class LookaheadQueue(CentralQueue):
         """Load, part, dispersion and caution of the table in use, in steps."""
         self.fixed: Key = ()
         """Its backends and run times."""
-        self.asked: Key | None = None
+        self.asked: tuple[tuple[float, ...], Key] | None = None
+        """Marks, backends and run times of the table that is being solved."""
         self.backends = 1.0
         self.allowance = 1.0
         """Run times are planned this many times longer, by the table in use."""
@@ -131,8 +132,12 @@ class LookaheadQueue(CentralQueue):
     def on_computed(self, now_ns: int, result: object) -> Sequence[int]:
         assert isinstance(result, ValueTable)
         if self.asked is not None:
-            self.market.keep(self.asked, result)
-            self.asked = None
+            (rounded, fixed), self.asked = self.asked, None
+            self.market.keep((*rounded, *fixed), result)
+            if not self._fits(*self._as_it_is()):
+                # Leads and run times may have moved a little while it was solved. It is of a later
+                # hour than the table in use all the same.
+                self._use(result, rounded, fixed)
         self._follow_load()
         return NO_LANES
 
@@ -234,6 +239,20 @@ class LookaheadQueue(CentralQueue):
 
     def _follow_load(self) -> None:
         """Use the table of the load there is; have it solved where there is none."""
+        marks, fixed = self._as_it_is()
+        if self._fits(marks, fixed):
+            return
+        rounded = tuple(float(round(each)) for each in marks)
+        table = self.market.tables.get((*rounded, *fixed))
+        if table is not None:
+            self._use(table, rounded, fixed)
+        elif self.asked is None:
+            self.asked = rounded, fixed
+            problem = self._problem(rounded, round(self.backends, 1))
+            self.outbox.effects.append(Compute(self.family.application, problem))
+
+    def _as_it_is(self) -> tuple[tuple[float, ...], Key]:
+        """Marks of the load there is, in parts of a step; backends and run times."""
         rules, stake = self.look, self.stake
         stake.rate = 1.0 / self.gap_ns if self.arrivals.gap_ns > 0.0 else 0.0
         stake.part = self.market.part_of(stake, self.backends)
@@ -247,22 +266,17 @@ class LookaheadQueue(CentralQueue):
             self.caution / rules.caution_step,
         )
         backends = round(self.backends, 1)
-        fixed = (backends, told_apart(self.spaced, self.accuracy, self.end_in_ns))
-        if self.marks and fixed == self.fixed and self._near(marks):
-            return
-        rounded = tuple(float(round(each)) for each in marks)
-        key = (*rounded, *fixed)
-        table = self.market.tables.get(key)
-        if table is not None:
-            self._settle_outcomes()
-            self.table, self.marks, self.fixed = table, rounded, fixed
-            self.chosen_for = (-1, 0.0, 0)
-            self.allowance = 1.0 + rounded[3] * rules.caution_step
-        elif self.asked is None:
-            self.asked = key
-            self.outbox.effects.append(
-                Compute(self.family.application, self._problem(rounded, backends))
-            )
+        return marks, (backends, told_apart(self.spaced, self.accuracy, self.end_in_ns))
+
+    def _fits(self, marks: tuple[float, ...], fixed: Key) -> bool:
+        """The table in use is of such a load, such backends and run times."""
+        return bool(self.marks) and fixed == self.fixed and self._near(marks)
+
+    def _use(self, table: ValueTable, rounded: tuple[float, ...], fixed: Key) -> None:
+        self._settle_outcomes()
+        self.table, self.marks, self.fixed = table, rounded, fixed
+        self.chosen_for = (-1, 0.0, 0)
+        self.allowance = 1.0 + rounded[3] * self.look.caution_step
 
     def _near(self, marks: tuple[float, ...]) -> bool:
         return all(abs(a - b) < self.look.moved for a, b in zip(marks, self.marks, strict=True))

@@ -16,6 +16,7 @@ START_FAULT = 0
 END_FAULT = 1
 COMPLETION = 2
 CONTROL = 3
+HAND_ON = 4
 
 
 class EmulatedBackend:
@@ -98,6 +99,10 @@ class EmulatedCluster:
     def enter_control(self, at_ns: int, what: int, subject: int) -> None:
         """Have the autoscaler or the placement look at something then."""
         self._enter(at_ns, CONTROL, what, subject)
+
+    def enter_hand_on(self, at_ns: int) -> None:
+        """Have results that ended last be handed on then."""
+        self._enter(at_ns, HAND_ON, 0, 0)
 
     def accept(self, now_ns: int, backend: int, batch: Batch) -> None:
         """A batch has been sent to this backend; it starts once it is there and the one before

@@ -25,7 +25,7 @@ from fermata.router.core.events import (
 from fermata.router.live.clients.allowed_variants import AllowedVariants
 from fermata.simulator.arrivals import Arrivals, generate
 from fermata.simulator.assembly import assemble, spreads
-from fermata.simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
+from fermata.simulator.cluster import COMPLETION, CONTROL, HAND_ON, START_FAULT, EmulatedCluster
 from fermata.simulator.contents import Contents, draw_contents
 from fermata.simulator.pipelines.play import PipelineLog, QueryPlay, is_good
 from fermata.simulator.pipelines.rules import with_homes
@@ -378,11 +378,16 @@ class Driver:
                 batch, started_at_ns, run_ns = self.cluster.complete(now_ns, subject)
                 self._record(now_ns, subject, batch.requests, started_at_ns)
                 if self.queries is not None:
-                    self.queries.on_done(now_ns, batch, started_at_ns, run_ns)
+                    if self.queries.on_done(now_ns, batch, started_at_ns, run_ns):
+                        self.cluster.enter_hand_on(now_ns + self.scenario.hand_on_ns)
                     self._end_queries(self.queries)
                 self.engine.on_done(now_ns, subject, run_ns)
                 if self.control is not None:
                     self.control.on_done(now_ns, subject, batch)
+        elif kind == HAND_ON:
+            assert self.queries is not None
+            self.queries.hand_on(now_ns)
+            self._end_queries(self.queries)
         elif kind == CONTROL:
             assert self.control is not None
             self.control.on_agenda(now_ns, subject, incarnation)

@@ -66,7 +66,7 @@ class QueryClients:
         assert queries is not None
         table = queries.table
         kept = table.queries, table.parts, queries.arrived, queries.doubts
-        more = queries.waiting, table.given_up, queries.calling, queries.ran_last
+        more = queries.waiting, table.given_up, queries.calling, queries.handed, queries.ran_last
         left = [len(each) for each in (*kept, *more)]
         counted = [(*flow.open, *flow.called, flow.running) for flow in table.flows]
         if any(left) or any(map(any, counted)):

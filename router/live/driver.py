@@ -183,14 +183,15 @@ class LiveRouter:
                 if isinstance(message, Submit):
                     self.submissions.submit(now_ns, link, message)
                     continue
-                if queries is not None and queries.calling:
+                if isinstance(message, HandedOn):
+                    self._hand_on(now_ns, link, message)
+                    continue
+                if queries is not None:
                     queries.pass_on(now_ns, link)
                 if isinstance(message, Cancel):
                     if queries is not None:
                         queries.on_cancel(now_ns, message.rid)
                     self.engine.on_cancel(now_ns, message.rid)
-                elif isinstance(message, HandedOn):
-                    self._hand_on(now_ns, link, message)
                 elif isinstance(message, ClientNetworkReport):
                     self.clients.on_report(now_ns, link, message)
                 elif isinstance(message, Evidence):
@@ -203,7 +204,7 @@ class LiveRouter:
                     self._on_stats(link, message)
                 else:
                     self._stray(link, message)
-            if queries is not None and queries.calling:
+            if queries is not None:
                 queries.pass_on(now_ns, link)
         else:
             for message in messages:

@@ -6,6 +6,8 @@ front of it is worked off by all backends together, and none of them idles meanw
 are those with which the most can be served.
 """
 
+from math import pi, sqrt
+
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.queries.budgets import StageBudget, fit
 from fermata.router.core.queries.rooms import load_of
@@ -22,8 +24,9 @@ HALVINGS = 9
 def attainable_rps(scenario: Scenario, lost: float) -> float:
     """Requests of all kinds a second, of whose queries such a part may be lost.
 
-    Run times and fan-outs are known beforehand, on average. No rule is meant that chooses among
-    queries by what is found to come out of them, and every backend is of the same kind.
+    Run times, with their jitter, and fan-outs are known beforehand, on average. No rule is meant
+    that chooses among queries by what is found to come out of them, and every backend is of the
+    same kind.
     """
     most = bound_rps(scenario)
     best = 0.0
@@ -43,8 +46,10 @@ def _serves(scenario: Scenario, room: float, rate_rps: float, lost: float) -> bo
     """Whether so many come that few enough are lost, where batches take a part of the SLO."""
     budgets = stage_budgets(scenario)
     rates = {number: each.rps for number, each in budgets.items()}
+    slower = _slower(scenario)
     for budget in budgets.values():
         budget.rps *= rate_rps
+        budget.plan_ns = [int(slower * each_ns) for each_ns in budget.plan_ns]
     _hand_on(scenario, budgets)
     timed = [(each.graph, int(room * each.graph.slo_ns)) for each in scenario.pipelines]
     fit(timed, budgets)
@@ -58,6 +63,11 @@ def _serves(scenario: Scenario, room: float, rate_rps: float, lost: float) -> bo
     lump_s = sum(share * square_s(each, work_s) for each, share in shares) / mean_s
     lumps = left_ns * scenario.backends / (SECOND * lump_s)
     return rate_rps * mean_s <= load_of(lumps, lost) * scenario.backends
+
+
+def _slower(scenario: Scenario) -> float:
+    """How many times as long as the profile says runs take on average: jitter is half-normal."""
+    return 1.0 + max(spread for _, spread in scenario.jitter) * sqrt(2.0 / pi)
 
 
 def _hand_on(scenario: Scenario, budgets: dict[int, StageBudget]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -85,6 +86,20 @@ class QueryPlay:
         """By pipeline."""
         self.owners: dict[int, tuple[int, int]] = {}
         """By request that runs: its query, and the stage."""
+        self.results: deque[list[tuple[int, list[int]]]] = deque()
+        """Those that are not handed on yet, a batch each."""
+        self._plan_leads()
+
+    def _plan_leads(self) -> None:
+        """Plan with the time that results take to the next stage, as live routers learn it."""
+        if not self.scenario.hand_on_ns:
+            return
+        for spec in self.scenario.pipelines:
+            for stage in spec.graph.stages:
+                if stage.children:
+                    budget = self.table.budgets[stage.application]
+                    lead_ns = self.table.engine.leads[stage.application].ns(1)
+                    budget.lead_ns = lead_ns + self.scenario.hand_on_ns
 
     def arrive(
         self, now_ns: int, qid: int, number: int, slo_ns: int, client: int, priority: int
@@ -102,9 +117,11 @@ class QueryPlay:
             if part is not None:
                 self.owners[request.rid] = part.query.qid, part.stage
 
-    def on_done(self, now_ns: int, batch: Batch, started_at_ns: int, run_ns: int) -> None:
-        """A batch has ended; the engine has not been told yet."""
+    def on_done(self, now_ns: int, batch: Batch, started_at_ns: int, run_ns: int) -> bool:
+        """A batch has ended; the engine has not been told yet. Returns whether some of its results
+        are to be handed on later."""
         done: list[tuple[int, list[int]]] = []
+        later: list[tuple[int, list[int]]] = []
         measured = started_at_ns >= self.scenario.warmup_ns
         accuracy = self.accuracies[batch.variant]
         for request in batch.requests:
@@ -122,9 +139,18 @@ class QueryPlay:
                 of_stage.requests += 1
                 of_stage.waited_ns += started_at_ns - request.arrived_at_ns
                 of_stage.spent_ns += spent_ns
-            edges = self.scenario.pipelines[log.pipeline].fan_outs[stage]
-            done.append((request.rid, [self.draw(now_ns, each) for each in edges]))
+            spec = self.scenario.pipelines[log.pipeline]
+            fan_out = [self.draw(now_ns, each) for each in spec.fan_outs[stage]]
+            waits = self.scenario.hand_on_ns > 0 and spec.graph.follows(stage)
+            (later if waits else done).append((request.rid, fan_out))
+        if later:
+            self.results.append(later)
         self.table.on_done(now_ns, done)
+        return bool(later)
+
+    def hand_on(self, now_ns: int) -> None:
+        """Hand the results on that have waited for longest."""
+        self.table.on_done(now_ns, self.results.popleft())
 
     def draw(self, now_ns: int, spec: FanOutSpec) -> int:
         """Requests that a result makes on an edge."""

@@ -51,6 +51,7 @@ SCENARIO_KEYS = (
     "execution",
     "dispatch_ms",
     "fetch_ms",
+    "hand_on_ms",
     "arrivals",
     "rate_rps",
     "popularity",
@@ -108,6 +109,8 @@ class Scenario:
     dispatch_ns: int = 0
     fetch_ns: int = 0
     """Time that each input of a batch takes on its way, beside the batch that runs."""
+    hand_on_ns: int = 0
+    """From a result to the requests that a pipeline makes of it."""
     arrivals: ArrivalSpec = field(default_factory=ArrivalSpec)
     shares: tuple[float, ...] = ()
     """Share of each application in the whole rate."""
@@ -245,6 +248,7 @@ def build_scenario(
         slow_factor=execution.positive("slow_factor") or 2.5,
         dispatch_ns=ms(top.number("dispatch_ms", 0)),
         fetch_ns=ms(top.number("fetch_ms", 0)),
+        hand_on_ns=ms(top.number("hand_on_ms", 0)),
         arrivals=arrivals,
         shares=shares[: len(applications)],
         faults=_read_faults(top, backends),

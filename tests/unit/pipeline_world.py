@@ -140,5 +140,6 @@ class PipelineWorld(World):
         assert not self.queries.waiting
         assert not self.queries.ran_last
         assert not self.queries.calling
+        assert not self.queries.handed
         assert not table.given_up
         assert not any(any(flow.open) for flow in table.flows)

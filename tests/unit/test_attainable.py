@@ -1,5 +1,7 @@
 """Checks by hand the estimate of what any rule could serve where queries come at random."""
 
+from dataclasses import replace
+from math import pi, sqrt
 from typing import Any
 
 import pytest
@@ -50,6 +52,16 @@ def test_queries_that_come_at_random_wait_for_each_other() -> None:
     found = scenario((10.0, 0.0))
     assert bound_rps(found) == pytest.approx(400.0)
     assert attainable_rps(found, LOST) == pytest.approx(400.0 * load_of(16.0, LOST), rel=5e-3)
+
+
+def test_jitter_takes_time_of_backends() -> None:
+    """A deviation of 0.1 makes half-normal runs 8 % longer, so that fewer can be done, and wait."""
+    found = replace(scenario((10.0, 0.0)), jitter=((0, 0.1),))
+    assert bound_rps(found) == pytest.approx(400.0)
+    slower = 1.0 + 0.1 * sqrt(2.0 / pi)
+    lumps = 4.0 * (50.0 - 10.0 * slower) / (10.0 * slower)
+    expected = 400.0 / slower * load_of(lumps, LOST)
+    assert attainable_rps(found, LOST) == pytest.approx(expected, rel=5e-3)
 
 
 def test_batches_take_time_to_fill() -> None:

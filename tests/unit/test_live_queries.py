@@ -33,6 +33,29 @@ def test_results_are_handed_on_by_their_frontend() -> None:
     world.nothing_is_left()
 
 
+def test_results_that_are_handed_on_together_run_together() -> None:
+    world = PipelineWorld()
+    world.query(9)
+    world.hear(world.frontend, *(world.part(each, 0, -1) for each in range(3)))
+    assert world.run() == [9]
+    world.hand_on(9)
+    assert world.run() == [0, 1, 2]
+    told = [(world.part(3 + each, 1, each), HandedOn(rid(each))) for each in range(3)]
+    world.hear(world.frontend, *(message for pair in told for message in pair))
+    assert [order.rids for _, order in world.runs()] == [(rid(3), rid(4), rid(5))]
+
+
+def test_a_part_that_comes_again_with_its_result_runs_once() -> None:
+    world = PipelineWorld()
+    world.query(0)
+    world.run()
+    again = world.part(1, 1, 0)
+    world.hear(world.frontend, again, HandedOn(rid(0)), again, HandedOn(rid(0)))
+    assert world.run() == [1]
+    assert world.ended() == {"good": 1}
+    world.nothing_is_left()
+
+
 def test_a_result_that_makes_nothing_ends_its_query() -> None:
     world = PipelineWorld()
     world.begin()

@@ -6,8 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+from fermata.deployments.frontend.requests.queries.begun_together import (
+    AWAITED_NS_MAX,
+    BegunTogether,
+)
 from fermata.deployments.frontend.requests.queries.driver_means import INLINE_NS_MAX, DriverMeans
 from fermata.foundation.learnt_time import LearntTime
+from fermata.foundation.units import ms
 
 
 class Clock:
@@ -67,3 +72,58 @@ def test_long_work_runs_in_threads_and_one_long_run_sends_it_there() -> None:
 def test_errors_are_handed_over() -> None:
     for _, error in asyncio.run(played([1000], fails=True)):
         assert isinstance(error, ValueError)
+
+
+class Loop:
+    """Timers of a loop, in virtual time."""
+
+    def __init__(self) -> None:
+        self.timers: list[tuple[float, Any, Any]] = []
+
+    def call_soon(self, call: Any) -> None:
+        call()
+
+    def call_later(self, delay_s: float, call: Any) -> Any:
+        timer = SimpleNamespace(cancelled=False)
+        timer.cancel = lambda: setattr(timer, "cancelled", True)
+        self.timers.append((delay_s, call, timer))
+        return timer
+
+    def due(self) -> list[float]:
+        return [delay_s for delay_s, _, timer in self.timers if not timer.cancelled]
+
+
+def a_group(size: int) -> tuple[BegunTogether, Loop, Clock, list[int]]:
+    loop, clock, told = Loop(), Clock(), list[int]()
+    group = BegunTogether(loop, clock)  # type: ignore[arg-type]
+    for _ in range(size):
+        group.begin()
+    return group, loop, clock, told
+
+
+def test_one_that_began_alone_is_followed_at_once() -> None:
+    group, loop, _, told = a_group(1)
+    group.end(lambda: told.append(0))
+    assert (told, loop.due()) == ([0], [])
+
+
+def test_those_that_began_together_are_followed_together() -> None:
+    group, loop, clock, told = a_group(3)
+    clock.now_ns = ms(1)
+    group.end(lambda: told.append(0))
+    group.end(lambda: told.append(1))
+    assert (told, loop.due()) == ([], [0.001])
+    group.end(lambda: told.append(2))
+    assert (told, loop.due()) == ([0, 1, 2], [])
+
+
+def test_nobody_is_awaited_for_long() -> None:
+    group, loop, clock, told = a_group(2)
+    clock.now_ns = ms(500)
+    group.end(lambda: told.append(0))
+    ((delay_s, call, _),) = loop.timers
+    assert delay_s == AWAITED_NS_MAX / 1e9
+    call()
+    assert told == [0]
+    group.end(lambda: told.append(1))
+    assert (told, loop.due()) == ([0, 1], [])

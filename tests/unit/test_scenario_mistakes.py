@@ -109,6 +109,7 @@ def arrivals_map(d0: object, d1: object) -> dict[str, Any]:
         (with_top(execution={"slow_share": 2}), ["execution.slow_share=2", "0 to 1"]),
         (with_top(execution={"slow_factor": 0}), ["execution.slow_factor=0", "above 0"]),
         (with_top(fetch_ms=-1), ["fetch_ms=-1", "at least 0"]),
+        (with_top(hand_on_ms=-1), ["hand_on_ms=-1", "at least 0"]),
         (with_top(execution={"jitter": [0.1]}), ["execution.jitter[0]=0.1", "must be an object"]),
         (
             with_top(execution={"jitter": [{"jitter": 0.1}, {"from_s": 0, "jitter": 0.2}]}),

@@ -115,11 +115,18 @@ def test_a_lowest_rung_that_rises_takes_the_place_with_it() -> None:
 # The ladder
 
 
-def ladder(times: dict[int, tuple[int, int]], accuracy: dict[int, float], rps: float) -> Ladder:
-    """Two stages, with variants 0 and 1 of the first, and 2 and 3 of the second; (fixed, each)."""
+def ladder(
+    times: dict[int, tuple[int, int]],
+    accuracy: dict[int, float],
+    rps: float,
+    largest: tuple[int, int] = (32, 32),
+) -> Ladder:
+    """Two stages, with variants 0 and 1 of the first, and 2 and 3 of the second; (fixed, each).
+    `largest` are the batches of the first and the second variant of each."""
     costs = Costs()
     for variant, (fixed, each) in times.items():
-        costs.add(variant, [ms(fixed + each * size) for size in range(1, 33)])
+        sizes = range(1, 1 + largest[variant % 2])
+        costs.add(variant, [ms(fixed + each * size) for size in sizes])
     flow = Flow(CHAIN, 0.9)
     flow.offered.rps = rps
     budgets = {number: StageBudget(costs.of(2 * number).plan_ns, rps) for number in (0, 1)}
@@ -133,6 +140,15 @@ def ladder(times: dict[int, tuple[int, int]], accuracy: dict[int, float], rps: f
 
 
 TIMES = {0: (4, 2), 1: (2, 1), 2: (4, 1), 3: (2, 1)}
+
+
+def test_a_ladder_is_built_anew_from_larger_batches_than_its_first_rung_has() -> None:
+    found = ladder(TIMES, {0: 0.9, 1: 0.8, 2: 0.9, 3: 0.8}, 1e6, largest=(4, 32))
+    before = [each.places for each in found.rungs]
+    assert found.budgets[0].size > 4, "those of the last rung"
+    choices = {number: ((2 * number, 0.91), (2 * number + 1, 0.8)) for number in (0, 1)}
+    found.build(choices, [(CHAIN, ms(95))])
+    assert [each.places for each in found.rungs] == before
 
 
 def test_the_exchange_that_loses_the_least_for_its_time_comes_first() -> None:

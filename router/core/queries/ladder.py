@@ -91,13 +91,17 @@ class Ladder:
     # Batches
 
     def set(self, rung: Rung) -> None:
-        """Have the budgets be those of a rung."""
-        for application, place in rung.places.items():
-            self.budgets[application].use(self.cost(application, place))
+        """Have the budgets be those of a rung, with its batches."""
+        self.use(rung)
         for application, size in rung.sizes.items():
             budget = self.budgets[application]
             budget.size = min(size, len(budget.plan_ns) - 1)
         self.pace(rung)
+
+    def use(self, rung: Rung) -> None:
+        """Have the budgets plan with the variants of a rung."""
+        for application, place in rung.places.items():
+            self.budgets[application].use(self.cost(application, place))
 
     def pace(self, rung: Rung) -> None:
         """Tell budgets how long the target batches of a rung take on average."""
@@ -108,9 +112,10 @@ class Ladder:
     def fit(self, rung: Rung, timed: Timed) -> None:
         """Choose the batches of a rung."""
         budgets = self.budgets
-        self.set(rung)
         for budget in budgets.values():
+            # Those of another rung may be larger than any that these variants take.
             budget.size = 1
+        self.use(rung)
         rung.fits = all(
             pipeline.longest_ns(lambda each: budgets[each].run_ns)[0] <= time_ns
             for pipeline, time_ns in timed

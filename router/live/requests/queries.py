@@ -25,6 +25,7 @@ from fermata.router.core.queries.query_table import Part, Query
 from fermata.router.links.messages import Dropped, HandedOn, QueryPart, Submit, frontend_of
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
+from fermata.router.live.requests.made_parts import in_order
 from fermata.router.live.requests.submitted_table import SubmittedTable
 
 DIED: Final = frozenset((DropReason.LOST, DropReason.HUNG))
@@ -63,6 +64,9 @@ class LiveQueries:
         """By query: why a part of it was dropped that may have its result all the same."""
         self.calling: list[Submit] = []
         """Calls of functions that have come with the messages that are being read."""
+        self.handed: dict[int, tuple[list[Submit], list[int]]] = {}
+        """By part whose result has been handed on with these messages: what was made of it, and
+        how much on each edge."""
         self.ran_last: dict[int, Part] = {}
         """By query with a function: the call whose batch ended last, until another call comes."""
         self.hand_on = {application: LearntTime() for application in self.table.budgets}
@@ -156,6 +160,38 @@ class LiveQueries:
         return True
 
     def pass_on(self, now_ns: int, link: LinkPeer) -> None:
+        """Begin what has come with the messages so far."""
+        if self.handed:
+            self._begin_handed(now_ns, link)
+        if self.calling:
+            self._begin_calls(now_ns, link)
+
+    def _begin_handed(self, now_ns: int, link: LinkPeer) -> None:
+        """End the parts whose results have been handed on, and begin all that is made of them at
+        once: results of one batch are to have a batch together again."""
+        table, handed = self.table, self.handed
+        self.handed = {}
+        done: list[tuple[int, Sequence[int]]] = []
+        for rid, (coming, fan_out) in handed.items():
+            self.waiting.difference_update([each.rid for each in coming])
+            part = table.parts.get(rid)
+            if part is None:
+                # A newer frame of its stream has come meanwhile.
+                for each in coming:
+                    self._drop_unread(link, each)
+                continue
+            self.doubts.pop(part.query.qid, None)
+            self._learn(now_ns, part)
+            table.coming.extend(coming)
+            done.append((rid, fan_out))
+        try:
+            table.on_done(now_ns, done)
+            assert not table.coming
+        finally:
+            table.coming.clear()
+        self._note_ends()
+
+    def _begin_calls(self, now_ns: int, link: LinkPeer) -> None:
         """Begin the calls that have come. Nothing is left of those whose query has ended, of which
         their frontend has heard."""
         calls: list[tuple[int, int]] = []
@@ -181,15 +217,19 @@ class LiveQueries:
         return self.table.flows[self.numbers[part.pipeline]].pipeline.applications
 
     def on_handed_on(self, now_ns: int, link: LinkPeer, message: HandedOn) -> bool:
-        """End a part, and begin what was submitted of it; false where that does not fit."""
+        """End a part, and begin what was submitted of it, with `pass_on`; false where that does
+        not fit."""
         query = self.table.queries.get(message.rid)
         if query is not None and query.called:
+            self.pass_on(now_ns, link)
             self.table.on_return(now_ns, message.rid, message.lost or GOOD)
             self._note_ends()
             return True
         submits = self.arrived.pop(message.rid, [])
         self.waiting.difference_update([each.rid for each in submits])
         given_up = [each for each in submits if each.rid in self.table.given_up]
+        if self._comes_after(message, given_up):
+            self._begin_handed(now_ns, link)
         # Its backend may have died after it gave the result: it waits for another one in vain.
         self.engine.on_cancel(now_ns, message.rid)
         part = self.table.parts.get(message.rid)
@@ -199,22 +239,22 @@ class LiveQueries:
                 self.table.given_up.discard(each.rid)
                 self._drop_unread(link, each)
             return True
-        made = self._in_order(part, submits, bool(message.lost))
+        made = in_order(self.pipeline_of(part), part, submits, bool(message.lost))
         if made is None:
             self.table.given_up.difference_update([each.rid for each in given_up])
             return False
-        coming, fan_out = made
-        self.table.coming.extend(coming)
-        if message.lost:
-            self.table.on_drop(now_ns, message.rid, message.lost)
+        if not message.lost:
+            self.handed[message.rid] = made
+            self.waiting.update([each.rid for each in made[0]])
+            if given_up:
+                self._begin_handed(now_ns, link)
         else:
-            self.doubts.pop(part.query.qid, None)
-            self._learn(now_ns, part)
-            self.table.on_done(now_ns, [(message.rid, fan_out)])
-        for each in self.table.coming:
-            self._drop_unread(link, each)
-        self.table.coming.clear()
-        self._note_ends()
+            self.table.coming.extend(made[0])
+            self.table.on_drop(now_ns, message.rid, message.lost)
+            for each in self.table.coming:
+                self._drop_unread(link, each)
+            self.table.coming.clear()
+            self._note_ends()
         for each in given_up:
             self.table.given_up.remove(each.rid)
             self._drop_unread(link, each)
@@ -222,41 +262,20 @@ class LiveQueries:
             self._lose(now_ns, each.rid, DropReason.CANCELLED)
         return True
 
+    def _comes_after(self, message: HandedOn, given_up: Collection[Submit]) -> bool:
+        """Whether what was handed on before has to begin first."""
+        if message.lost or given_up or message.rid in self.handed:
+            return True
+        part = self.table.parts.get(message.rid)
+        if part is None or not self.pipeline_of(part).joins:
+            return False
+        # A join is due when the last part before it ends.
+        others = [self.table.parts.get(each) for each in self.handed]
+        return any(each is not None and each.query is part.query for each in others)
+
     def _drop_unread(self, link: LinkPeer, submit: Submit) -> None:
         unread = submit.payload is not None
         self.fleet.send(link, Dropped(submit.rid, DropReason.CANCELLED, unread=unread))
-
-    def _in_order(
-        self, part: Part, submits: Sequence[Submit], lost: bool
-    ) -> tuple[list[Submit], list[int]] | None:
-        """The requests as the table makes them, edge by edge and then joins, with the fan-out on
-        each edge; None where they are others than those that are due."""
-        pipeline = self.pipeline_of(part)
-        by_stage: dict[int, list[Submit]] = {}
-        for each in submits:
-            assert each.part is not None
-            by_stage.setdefault(each.part.stage, []).append(each)
-        found: list[Submit] = []
-        fan_out: list[int] = []
-        open_ = list(part.query.open)
-        open_[part.stage] -= 1
-        for child in pipeline.stages[part.stage].children:
-            joins = pipeline.stages[child].join
-            there = [] if joins else by_stage.pop(child, [])
-            fan_out.append(len(there))
-            open_[child] += len(there)
-            found += there
-        ended = list(part.query.ended)
-        ended[part.stage] += not lost or pipeline.stages[part.stage].join
-        due = pipeline.due_joins(open_, ended) if pipeline.joins else []
-        if lost and found:
-            return None
-        for place in due:
-            there = by_stage.pop(place, [])
-            if len(there) != 1:
-                return None
-            found += there
-        return None if by_stage else (found, fan_out)
 
     def on_cancel(self, now_ns: int, rid: int) -> None:
         """Its client has left, and the query ends; or a part is given up by a function or where

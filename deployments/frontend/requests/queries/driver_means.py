@@ -12,6 +12,7 @@ from fermata.deployments.frontend.outcomes import OnAnswer, Refusal
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import PartTicket
+from fermata.deployments.frontend.requests.queries.begun_together import BegunTogether
 from fermata.deployments.frontend.requests.queries.function_loops import FunctionLoop
 from fermata.foundation.learnt_time import LearntTime
 from fermata.router.links.messages import Cancel, HandedOn, Payload
@@ -34,6 +35,8 @@ class DriverMeans:
         self.pixels_max = driver.limits.pixels_max
         self.grace_ns = driver.table.limits.grace_ns
         self.observer = driver.observer
+        self.together: BegunTogether | None = None
+        """Work that has begun since the loop was last free."""
 
     def begin(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         return self.driver.begin_part(now_ns, part, on_answer)
@@ -96,8 +99,21 @@ class DriverMeans:
             # Not at once: an answer may come while the table is being read.
             driver.loop.call_soon(self._run_here, work, then, cost)
         else:
+            together = self._together()
+            together.begin()
             job = driver.loop.run_in_executor(driver.pool, self._timed, work)
-            job.add_done_callback(partial(self._on_ended, then, cost))
+            ended = partial(self._on_ended, then, cost, job)
+            job.add_done_callback(lambda _: together.end(ended))
+
+    def _together(self) -> BegunTogether:
+        """Results of one batch come in one message: what begins with them is begun at once."""
+        if self.together is None:
+            self.together = BegunTogether(self.driver.loop, self.driver.clock)
+            self.driver.loop.call_soon(self._part)
+        return self.together
+
+    def _part(self) -> None:
+        self.together = None
 
     def _timed(self, work: Callable[[], T]) -> tuple[T, int]:
         """The result of some work, and how long it took."""

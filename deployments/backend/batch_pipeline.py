@@ -229,6 +229,14 @@ class BatchPipeline:
                     self._advance(now_ns)
                 return
 
+    def fetch_again(self, frontend: int) -> None:
+        """Fetch what this frontend may have sent by a way that has failed."""
+        for job in self.jobs:
+            gone = [rid for rid in job.run.rids if rid in job.awaited]
+            rids = by_frontend(gone).get(frontend)
+            if rids:
+                self.effects.append(FetchInputs(frontend, Fetch(job.run.batch, tuple(rids))))
+
     def on_frontend_down(self, now_ns: int, frontend: int) -> None:
         """Leave out inputs that it has not sent; the router hears of them when the batch ends."""
         for job in self.jobs:

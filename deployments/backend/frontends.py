@@ -6,11 +6,14 @@ from typing import Protocol
 
 import msgspec
 
+from fermata.deployments.backend.data_reader import DataReaders, Post
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import NobodyListensError, connect
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
     LOOKS_FROM,
+    DataPort,
+    Fetch,
     FrontendAddress,
     Look,
     Message,
@@ -31,6 +34,9 @@ class FrontendEvents(Protocol):
     """Events of the links to frontends."""
 
     def on_payloads(self, payloads: list[Payload]) -> None: ...
+
+    def on_data_lost(self, frontend: int) -> None:
+        """Fetch again, over its link, what this frontend has not sent."""
 
     def on_frontend_down(self, frontend: int, reason: str) -> None:
         """Payloads that it has not sent will not come; `reason` is given if it was never
@@ -101,8 +107,16 @@ class Frontends:
         self.peers: dict[int, FrontendPeer] = {}
         self.unreachable: frozenset[int] = frozenset()
         """Frontends without a link, however often they are tried."""
+        self.data: DataReaders | None = None
+        """Set where large inputs come by connections of their own."""
         self.looks: LookTaker | None = None
         """Set where frontends have this backend look at inputs."""
+
+    def read_data(self, post: Post) -> None:
+        """Have large inputs come by connections of their own, each with a thread; `post` has the
+        loop call something."""
+        told = self.events.on_payloads, self.events.on_data_lost
+        self.data = DataReaders(self.me, *told, post, self.heartbeat.clock, self.options)
 
     def take_looks(self, looks: LookTaker) -> None:
         """Take looks from now on, and tell all frontends that are linked."""
@@ -157,11 +171,16 @@ class Frontends:
         if peer is None:
             return False
         if peer.link is not None:
-            peer.link.send(message)
+            self._say(peer.link, message)
         else:
             peer.waiting.append(message)
             self._reach(number, peer)
         return True
+
+    def _say(self, link: Link, message: Message) -> None:
+        if self.data is not None and isinstance(message, Fetch):
+            message = self.data.marked(link.peer.number, message)
+        link.send(message)
 
     def _reach(self, number: int, peer: FrontendPeer) -> None:
         """Begin to connect, if nobody does; a frontend that takes too long is out of reach."""
@@ -202,7 +221,10 @@ class Frontends:
             peer.connecting = None
         if link.open:
             peer.link = link
-            link.send_all(peer.waiting)
+            if self.data is not None:
+                self.data.on_link_up(link)
+            for message in peer.waiting:
+                self._say(link, message)
             self._tell_looks(link)
             peer.forget_timers()
             peer.tries = 0
@@ -233,6 +255,8 @@ class Frontends:
     async def stop(self, reason: str) -> None:
         for peer in self.peers.values():
             peer.forget_timers()
+        if self.data is not None:
+            self.data.stop()
         links = [peer.link for peer in self.peers.values() if peer.link is not None]
         for link in links:
             link.close(CloseCode.SHUTDOWN, reason)
@@ -252,7 +276,13 @@ class Frontends:
 
     def _on_others(self, link: Link, messages: list[Message]) -> None:
         others = [message for message in messages if not isinstance(message, Payload)]
+        if self.data is not None:
+            for told in [message for message in others if isinstance(message, DataPort)]:
+                self.data.on_port(link, told)
+                others.remove(told)
         looks = [message for message in others if isinstance(message, Look)]
+        if not others:
+            return
         if self.looks is None or len(looks) < len(others):
             link.close(CloseCode.WRONG_ROLE, "a frontend sends payloads and looks it may ask for")
         else:
@@ -265,6 +295,8 @@ class Frontends:
             return
         if peer is not None and peer.link in (link, None):
             peer.link = None
+            if self.data is not None:
+                self.data.on_link_down(link.peer.number)
             self.events.on_frontend_down(link.peer.number, "")
             if closed.code not in MEANT and peer.connecting is None:
                 self._reach(link.peer.number, peer)

@@ -138,6 +138,7 @@ class BackendHost:
             costs=options.costs_of(loaded.profiles),
             node=options.node,
             links=options.links,
+            data_connections=True,
         )
         if options.store.swap:
             settings = replace(settings, hung_ns=SWAP_NS)

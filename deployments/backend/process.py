@@ -138,6 +138,8 @@ class BackendProcess:
             self.routers, self.hello, RouterEvents(self), self.heartbeat, self.settings.links
         )
         self.to_router.start()
+        if self.settings.data_connections:
+            self.frontends.read_data(self._post)
         self.reports = PeriodicReport(self.loop, self._report)
         for runner in self.variants.runners.values():
             self.variants.watch(runner)
@@ -304,6 +306,10 @@ class BackendProcess:
         now_ns = self.clock()
         for payload in payloads:
             self.pipeline.on_payload(now_ns, payload)
+        self.carry_out()
+
+    def on_data_lost(self, frontend: int) -> None:
+        self.pipeline.fetch_again(frontend)
         self.carry_out()
 
     def on_frontend_down(self, frontend: int, reason: str) -> None:

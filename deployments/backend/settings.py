@@ -29,6 +29,9 @@ class BackendSettings:
     """A router that has not answered a drain by then is not waited for."""
     drain_sequences_ns: int = seconds(15)
     """The same while sequences have a state here. Serve ends a replica after 20 s."""
+    data_connections: bool = False
+    """Whether large inputs of frontends on other nodes come by connections of their own, each with
+    a thread."""
     frontends_max: int = 4096
     """Frontends whose addresses are kept."""
     reasons_max: int = 100

@@ -11,6 +11,7 @@ from functools import partial
 
 from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import Tenants
+from fermata.deployments.frontend.data_server import DataServer
 from fermata.deployments.frontend.home_link import HomeLink
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.readiness import Readiness
@@ -32,6 +33,7 @@ from fermata.router.links.messages import (
     PROTOCOL,
     Cancel,
     ClientNetworkReport,
+    DataPort,
     Dropped,
     Estimated,
     Evidence,
@@ -87,6 +89,8 @@ class LinkHub:
         self.router_met = asyncio.Event()
         """Set once a router of each sub-cluster was linked."""
         self.backends: dict[int, Link] = {}
+        self.data: DataServer | None = None
+        """Set where large inputs go to other nodes by connections of their own."""
         self.strays = 0
         """Messages that their sender had no business to send."""
 
@@ -131,6 +135,15 @@ class LinkHub:
         undo.push_async_callback(self.link_server.stop, "the frontend shuts down")
         self.address = self.link_server.address
 
+    def serve_data(self, undo: AsyncExitStack) -> None:
+        """Take data connections of backends on other nodes, by threads."""
+        options = self.options
+        self.data = DataServer(
+            *(options.link_host, self._hello, self.backends.__contains__, self.arena),
+            *(self.heartbeat.clock, options.links),
+        )
+        undo.push_async_callback(self.data.stop)
+
     def reach_router(self, undo: AsyncExitStack) -> None:
         """Keep a link to the router of each sub-cluster; returns before any is up."""
         for home in self.homes:
@@ -154,6 +167,12 @@ class LinkHub:
 
     def _hello(self) -> Hello:
         return self.hello(self.term)
+
+    @property
+    def links_refused(self) -> int:
+        """Connections that ended before a proof."""
+        apart = 0 if self.data is None else self.data.lobby.refused
+        return self.link_server.lobby.refused + apart
 
     # Routers
 
@@ -192,6 +211,8 @@ class LinkHub:
                 self.driver.peeker.backends.on_down(peer.number)
             self.driver.on_backend_down(peer.number)
         self.backends[peer.number] = link
+        if self.data is not None:
+            self.data.on_link_down(peer.number)
         self._note_cuts()
 
     def _note_cuts(self) -> None:
@@ -204,6 +225,8 @@ class LinkHub:
         if self.backends.get(number) is link:
             del self.backends[number]
             self._note_cuts()
+            if self.data is not None:
+                self.data.on_link_down(number)
             if self.driver.peeker is not None:
                 self.driver.peeker.backends.on_down(number)
             self.driver.on_backend_down(number)
@@ -218,10 +241,13 @@ class LinkHub:
     def _hear_backend(self, link: Link, messages: list[Message]) -> None:
         driver = self.driver
         number = link.peer.number
+        if self.data is not None:
+            self.data.collect(number)
         for message in messages:
             if isinstance(message, Result):
                 driver.on_result(number, message)
             elif isinstance(message, Fetch):
+                self._choose_way(link, message)
                 driver.on_fetch(number, message)
             elif isinstance(message, Returned):
                 driver.on_returned(number, message)
@@ -230,6 +256,15 @@ class LinkHub:
             else:
                 self._on_stray(link, message)
                 return
+
+    def _choose_way(self, link: Link, fetch: Fetch) -> None:
+        """Send inputs by the way that a backend asks for."""
+        if self.data is None or link.peer.node == self.node:
+            return
+        self.data.choose(link.peer.number, fetch.by)
+        port = self.data.listen() if fetch.asks else 0
+        if port:
+            link.send(DataPort(port))
 
     def _hear_looker(self, link: Link, message: Looked | TakesLooks) -> None:
         """Take a look that a backend has answered, or remember what it offers to look at."""
@@ -308,7 +343,7 @@ class LinkHub:
 
     def to_backend(self, backend: int, payload: Payload) -> None:
         link = self.backends.get(backend)
-        if link is None:
+        if link is None or (self.data is not None and self.data.send(backend, payload)):
             return
         readable = self._readable(link, payload)
         if readable is None:

@@ -93,6 +93,7 @@ class FrontendProcess:
             undo.callback(heartbeat.stop)
             observer = observe_with(self._observers())
             await hub.listen(undo, arena, pool, heartbeat, self.peeker, observer)
+            hub.serve_data(undo)
             memory = ClientMemory(options.client_memory)
             undo.callback(memory.close)
             self.service = InferenceService(
@@ -164,7 +165,8 @@ class FrontendProcess:
             "router": all(each.link is not None for each in hub.homes),
             "trouble": "; ".join(filter(None, (each.links.trouble for each in hub.homes))),
             "term": hub.term,
-            "links_refused": hub.link_server.lobby.refused,
+            "links_refused": hub.links_refused,
+            "data_connections": [] if hub.data is None else sorted(hub.data.senders),
             "backends": sorted(hub.backends),
             "open": len(hub.table.entries),
             "payload_bytes": hub.table.payload_bytes,

@@ -443,6 +443,11 @@ class Fetch(msgspec.Struct, tag=50, array_like=True, frozen=True):
 
     batch: int
     rids: tuple[int, ...]
+    by: bytes = b""
+    """The data connection for large inputs, of this fetch and of those before that wait: the nonce
+    of its hello. Empty: this link."""
+    asks: bool = False
+    """Whether to answer with a `DataPort`, which peers that never ask would not know."""
 
 
 class Returned(msgspec.Struct, tag=53, array_like=True, frozen=True):
@@ -527,6 +532,13 @@ class Looked(msgspec.Struct, tag=56, array_like=True, frozen=True):
     """Time of one look among those that were taken together."""
 
 
+class DataPort(msgspec.Struct, tag=57, array_like=True, frozen=True):
+    """Port where a frontend takes data connections (`fermata.router.links.data_socket`), on the
+    host of its links. To backends alone that have asked (`Fetch.asks`)."""
+
+    port: int
+
+
 OfLinks = Hello | Challenge | Proof | Heartbeat | Goodbye
 FrontendToRouter = (
     Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats | Truth | HandedOn
@@ -546,7 +558,7 @@ RouterToBackend = (
     Run | FrontendAddress | LoadVariant | UnloadVariant | Drained | Retire | EndSequence
 )
 BackendToRouter = Ready | Done | BackendStats
-BackendAndFrontend = Fetch | Returned | Payload | Result | TakesLooks | Look | Looked
+BackendAndFrontend = Fetch | Returned | Payload | Result | TakesLooks | Look | Looked | DataPort
 Message = (
     OfLinks
     | TakesLead

@@ -1,4 +1,5 @@
 """TLS of links, bytes in and bytes out, so that the heartbeat thread can write as it does without.
+Data connections have it on a blocking socket.
 
 Both ends show a certificate of one authority with one name in it: the authority is the deployment's
 own, and the name tells its processes from whomever else it may vouch for. The processes' addresses
@@ -7,6 +8,7 @@ change too often to stand in certificates. One that also has the name with a rol
 """
 
 import os
+import socket
 import ssl
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,14 +34,35 @@ class LinkTls:
 
     def seal(self, server_side: bool) -> "TlsChannel":
         """For one link; ConfigError where the files are no good."""
+        return TlsChannel(self._context(server_side), server_side, self.name)
+
+    def wrap(self, connection: socket.socket, server_side: bool) -> ssl.SSLSocket:
+        """The same connection with TLS, before its handshake; ConfigError as above."""
+        return self._context(server_side).wrap_socket(
+            connection,
+            server_side,
+            do_handshake_on_connect=False,
+            server_hostname=None if server_side else self.name,
+        )
+
+    def shake(self, connection: ssl.SSLSocket) -> frozenset[str]:
+        """Go through the handshake of a connection that was wrapped: the roles of the peer's
+        certificate. Raises OSError."""
+        connection.do_handshake()
+        names = names_in(connection.getpeercert())
+        # The client's side has checked the name in the handshake.
+        if connection.server_side and self.name not in names:
+            raise ssl.SSLError(f"the certificate is not of {self.name!r}")
+        return roles_among(names, self.name)
+
+    def _context(self, server_side: bool) -> ssl.SSLContext:
         try:
-            context = _context(self, server_side, self._stamp())
+            return _context(self, server_side, self._stamp())
         except OSError as error:
             raise ConfigError(
                 f"links.tls: {self.certificate_file}, {self.key_file} and {self.ca_file} are no "
                 f"certificate, key and CA ({error.strerror or error})"
             ) from None
-        return TlsChannel(context, server_side, self.name)
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
         """Changes whenever one of the files does."""
@@ -64,6 +87,17 @@ def _context(
     context.load_verify_locations(tls.ca_file)
     context.load_cert_chain(tls.certificate_file, tls.key_file)
     return context
+
+
+def names_in(certificate: Any) -> list[str]:
+    """Names of a peer that its certificate vouches for."""
+    found = (certificate or {}).get("subjectAltName", ())
+    return [value for kind, value in found if kind == "DNS"]
+
+
+def roles_among(names: list[str], name: str) -> frozenset[str]:
+    """Roles that a certificate with these names may speak for; empty: any."""
+    return frozenset(role for role in ROLES if f"{name}-{role}" in names)
 
 
 class TlsChannelError(Exception):
@@ -125,19 +159,15 @@ class TlsChannel:
             return
         except ssl.SSLError as error:
             raise self._error(error) from None
-        names = self._names()
+        names = names_in(self._tls.getpeercert())
         # The client's side has checked the name in the handshake.
         if self.server_side and self.name not in names:
             raise TlsChannelError(f"the certificate is not of {self.name!r}", self._out.read())
-        self.roles = frozenset(role for role in ROLES if f"{self.name}-{role}" in names)
+        self.roles = roles_among(names, self.name)
         self.made = True
         for data in self._waiting:
             self._write(data)
         self._waiting.clear()
-
-    def _names(self) -> list[str]:
-        found: Any = self._tls.getpeercert() or {}
-        return [value for kind, value in found.get("subjectAltName", ()) if kind == "DNS"]
 
     def _write(self, data: bytes) -> None:
         left = memoryview(data)

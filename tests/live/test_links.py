@@ -71,8 +71,9 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 class World:
     """Where things listen, and what they share."""
 
-    def __init__(self) -> None:
-        self.heartbeat = HeartbeatThread(OPTIONS.beat_ns)
+    def __init__(self, links: LinkOptions = OPTIONS) -> None:
+        self.links = links
+        self.heartbeat = HeartbeatThread(links.beat_ns)
         self.router_address = ""
         self.routers: list[LiveRouter] = []
         self.ended: list[int] = []
@@ -96,7 +97,7 @@ class World:
             lambda call: precise_timer(loop, call),
         )
         self.routers.append(router)
-        server = LinkServer(router.hello, router, self.heartbeat, OPTIONS)
+        server = LinkServer(router.hello, router, self.heartbeat, self.links)
         self.router_address = f"{HOST}:{await server.start(HOST)}"
         return router, server
 

@@ -91,6 +91,21 @@ def test_next_batch_is_fetched_while_the_first_runs() -> None:
     assert reported(finish(pipeline, second, ms(10))) == [Done(2, ms(5), -ms(2))]
 
 
+def test_what_a_frontend_has_not_sent_is_fetched_again() -> None:
+    pipeline = ready()
+    order(pipeline, 1, 1, FAR + 1)
+    order(pipeline, 2, FAR + 2, FAR + 3)
+    give(pipeline, FAR + 1, FAR + 2)
+    pipeline.fetch_again(1)
+    assert pipeline.take_effects() == [FetchInputs(1, Fetch(2, (FAR + 3,)))]
+    # Should both come, one is enough.
+    [job] = begun(give(pipeline, FAR + 3, FAR + 3, 1))[:1]
+    assert job.run.batch == 1
+    pipeline.fetch_again(1)
+    pipeline.fetch_again(0)
+    assert pipeline.take_effects() == []
+
+
 def test_late_inputs_show_as_a_late_start() -> None:
     pipeline = ready()
     order(pipeline, 1, 1, start_in_ns=ms(1))

@@ -56,6 +56,29 @@ def test_a_payload_lies_in_shared_memory_until_it_is_freed() -> None:
         SharedMemory(arena.name)
 
 
+def test_a_slot_that_is_held_is_freed_once_more() -> None:
+    arena = Arena(4 * ALIGN)
+    payload = arena.place(1, "UINT8", (3,), b"abc")
+    assert bytes(arena.hold(payload)) == bytes(arena.hold(payload)) == b"abc"
+    arena.free(payload)
+    arena.free(payload)
+    assert arena.extents.used > 0
+    arena.free(payload)
+    assert arena.extents.used == 0
+    # Crops of one frame have one slot.
+    payload = arena.place(1, "UINT8", (3,), b"abc")
+    arena.share(payload, 2)
+    arena.hold(payload)
+    arena.free(payload)
+    arena.free(payload)
+    assert arena.extents.used > 0
+    arena.free(payload)
+    assert arena.extents.used == 0
+    assert bytes(arena.hold(Payload(2, "UINT8", (3,), b"abc"))) == b"abc"
+    assert not arena.shared
+    arena.close()
+
+
 def test_without_capacity_everything_is_inline() -> None:
     arena = Arena(0)
     payload = arena.place(1, "UINT8", (3,), b"abc")

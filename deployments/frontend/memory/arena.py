@@ -131,6 +131,13 @@ class Arena:
         data = bytes(self._view()[payload.offset : payload.offset + payload.length])
         return msgspec.structs.replace(payload, data=data, segment="", offset=0, length=0)
 
+    def hold(self, payload: Payload) -> memoryview:
+        """The input of a payload, in place; its slot is to be freed once more."""
+        if not payload.segment or self.segment is None:
+            return memoryview(payload.data)
+        self.shared[payload.offset] = self.shared.get(payload.offset, 1) + 1
+        return self._view()[payload.offset : payload.offset + payload.length]
+
     def share(self, payload: Payload, count: int) -> None:
         """Have a payload's slot be that of so many, each of which is freed by itself."""
         if payload.segment and count > 1:

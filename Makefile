@@ -111,8 +111,8 @@ compiled: $(READY)
 	$(BIN)/python -m fermata.router.compiled
 
 edge: $(READY)
-	$(BIN)/python -m fermata.deployments.models.pictures.resizing.build
 	$(BIN)/python -m fermata.deployments.frontend.edge.build
+	$(BIN)/python -m fermata.deployments.models.pictures.resizing.build
 
 sbom: $(READY)
 	mkdir -p build

@@ -14,7 +14,7 @@ from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import seconds
 from fermata.router.links.address import join_address, split_address
-from fermata.router.links.data_socket import DataSocket, dial
+from fermata.router.links.data_socket import DataSocket, dial, has_started
 from fermata.router.links.heartbeat import Clock
 from fermata.router.links.messages import DataPort, Fetch, Hello, Payload
 from fermata.router.links.transport import Link, LinkOptions, Me
@@ -103,11 +103,15 @@ class DataReaders:
         if frontend not in self.asks_at_ns or frontend in self.readers:
             return
         address = join_address(split_address(link.session.me.dialled)[0], told.port)
-        reader = self.readers[frontend] = Reader(frontend)
+        reader = Reader(frontend)
         me = msgspec.structs.replace(self.me(), protocol=link.peer.protocol)
-        threading.Thread(
+        thread = threading.Thread(
             target=self._read, args=(reader, address, me), name="data-read", daemon=True
-        ).start()
+        )
+        # Before the thread can say that it is up.
+        self.readers[frontend] = reader
+        if not has_started(thread):
+            del self.readers[frontend]
 
     def stop(self) -> None:
         for frontend in tuple(self.readers):
@@ -127,7 +131,9 @@ class DataReaders:
             del self.readers[frontend]
             self.asks_at_ns[frontend] = self.clock() + RETRY_NS
             LOG.info("data connection ended", extra=fields(frontend=frontend, reason=reason))
-            self.on_lost(frontend)
+            # Nothing was to come by one that has never been up.
+            if reader.nonce:
+                self.on_lost(frontend)
 
     def _read(self, reader: Reader, address: str, me: Hello) -> None:
         """Connect and read, in a thread, until the connection ends."""

@@ -18,7 +18,7 @@ from fermata.deployments.frontend.memory.arena import Arena
 from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, fields
 from fermata.router.links.address import join_address
-from fermata.router.links.data_socket import DataSocket, cut, welcome
+from fermata.router.links.data_socket import DataSocket, cut, has_started, welcome
 from fermata.router.links.heartbeat import Clock
 from fermata.router.links.lobby import Lobby
 from fermata.router.links.messages import Hello, Payload
@@ -28,6 +28,12 @@ LARGE_BYTES = 32 << 10
 """Smaller inputs go over the link: to wake a thread would take longer."""
 SENDERS_MAX = 256
 """Threads of a process; inputs for further backends go over links."""
+BACKLOG_BYTES_MAX = 32 << 20
+"""Where so much waits for a backend, more goes over the link, which has a limit and then ends."""
+COLLECT_S = 0.5
+"""Memory of inputs that have been written is free after this time, though the backend is silent."""
+UNPROVEN_EACH_MAX, UNPROVEN_MAX = 16, 64
+"""Connections without a proof, of one address and of all: each is a thread."""
 ADMIT_S = 1.0
 """Time for a loop to say whether it has a link to a peer."""
 RETRY_S = 0.1
@@ -51,6 +57,14 @@ class Sender:
         self.written = 0
         """Inputs that it has written; set by the thread alone."""
         self.freed = 0
+        self.backlog_bytes = 0
+        """Of the inputs in `lent`."""
+        self.collects = False
+        """Whether the loop is going to collect by itself."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether an input of this size may wait here; one alone always may."""
+        return self.backlog_bytes == 0 or self.backlog_bytes + size <= BACKLOG_BYTES_MAX
 
     def send(self, payload: Payload) -> bool:
         """Send an input with all others of this loop tick; true for the first of them."""
@@ -60,6 +74,7 @@ class Sender:
         payloads.append(msgspec.structs.replace(payload, **head))
         views.append(view)
         self.lent.append(payload)
+        self.backlog_bytes += len(view)
         return len(payloads) == 1
 
     def flush(self) -> None:
@@ -70,7 +85,9 @@ class Sender:
         """Free the memory of inputs that have been written."""
         while self.freed < self.written:
             self.freed += 1
-            self.arena.free(self.lent.popleft())
+            payload = self.lent.popleft()
+            self.backlog_bytes -= size_of(payload)
+            self.arena.free(payload)
 
     def serve(self) -> None:
         """Write what is to be sent, until the connection ends."""
@@ -88,6 +105,10 @@ class Sender:
         """Free the memory of all inputs, once the thread has ended."""
         self.written = self.freed + len(self.lent)
         self.collect()
+
+
+def size_of(payload: Payload) -> int:
+    return payload.length or len(payload.data)
 
 
 class Stranger:
@@ -129,7 +150,8 @@ class DataServer:
         """By backend."""
         self.chosen: dict[int, Sender] = {}
         """Those by which backends want their inputs now."""
-        self.lobby = Lobby(options.unproven_each_max, options.unproven_max)
+        each_max = min(UNPROVEN_EACH_MAX, options.unproven_each_max)
+        self.lobby = Lobby(each_max, min(UNPROVEN_MAX, options.unproven_max))
         self.lock = threading.Lock()
         """Held around the use of the lobby."""
         self.closed = threading.Event()
@@ -147,9 +169,12 @@ class DataServer:
             except OSError as error:
                 LOG.warning("no data connections", extra=fields(reason=str(error)))
                 return 0
+            thread = threading.Thread(target=self._accept, name="data-accept", daemon=True)
             self.port = self.listener.getsockname()[1]
             self.address = join_address(self.host, self.port)
-            threading.Thread(target=self._accept, name="data-accept", daemon=True).start()
+            if not has_started(thread):
+                self.listener.close()
+                self.listener, self.port = None, 0
         return self.port
 
     def choose(self, backend: int, nonce: bytes) -> None:
@@ -163,12 +188,26 @@ class DataServer:
     def send(self, backend: int, payload: Payload) -> bool:
         """Send an input; false where it has to go over the link."""
         sender = self.chosen.get(backend)
-        size = payload.length or len(payload.data)
+        size = size_of(payload)
         if sender is None or not LARGE_BYTES <= size <= self.options.data_bytes_max:
             return False
+        if not sender.has_room(size):
+            sender.collect()
+            if not sender.has_room(size):
+                return False
         if sender.send(payload):
             self.loop.call_soon(sender.flush)
+        if not sender.collects:
+            sender.collects = True
+            self.loop.call_later(COLLECT_S, self._collect_from, sender)
         return True
+
+    def _collect_from(self, sender: Sender) -> None:
+        """Free what has been written, now and then, until nothing is lent."""
+        sender.collect()
+        sender.collects = bool(sender.lent)
+        if sender.collects:
+            self.loop.call_later(COLLECT_S, self._collect_from, sender)
 
     def collect(self, backend: int) -> None:
         """Free what a backend has been sent."""
@@ -226,12 +265,10 @@ class DataServer:
             stranger = Stranger(data)
             with self.lock:
                 self.lobby.enter(stranger, peer[0])
-            try:
-                threading.Thread(
-                    target=self._serve, args=(data, stranger), name="data-send", daemon=True
-                ).start()
-            except RuntimeError:
-                # The process may have no more threads.
+            thread = threading.Thread(
+                target=self._serve, args=(data, stranger), name="data-send", daemon=True
+            )
+            if not has_started(thread):
                 data.close()
                 with self.lock:
                     self.lobby.leave(stranger, proven=False)

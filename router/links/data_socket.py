@@ -15,6 +15,7 @@ The end of a data connection loses nothing: a backend then fetches over the link
 
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -22,6 +23,7 @@ import msgspec
 import numpy as np
 
 from fermata.foundation.errors import ServingError
+from fermata.foundation.units import SECOND
 from fermata.router.links.address import split_address
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Connector, Handshake
 from fermata.router.links.heartbeat import Clock
@@ -33,6 +35,8 @@ FRAME_PAYLOADS = 16
 """Inputs of one frame, at most."""
 PART_BYTES = 1 << 18
 """A peer has to take so much within the silence that links allow."""
+PROBES = 2
+"""Times of that silence without a word from the peer's kernel until a connection is dead."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Payload])
@@ -101,6 +105,15 @@ class DataSocket:
         self.connection.close()
 
 
+def has_started(thread: threading.Thread) -> bool:
+    """Start a thread; false where the process may have no more of them."""
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
+
+
 def cut(connection: socket.socket) -> None:
     """Have both ends of a connection read its end."""
     with suppress(OSError):
@@ -119,6 +132,7 @@ def dial(
     nonce = secrets.token_bytes(NONCE_BYTES)
     until_ns = clock() + options.connect_ns
     connection = socket.create_connection(split_address(address), options.connect_ns / 1e9)
+    _notice_death(connection, options)
     data = DataSocket(connection, options)
     keep(data)
     try:
@@ -143,11 +157,28 @@ def welcome(
     options = data.options
     nonce = secrets.token_bytes(NONCE_BYTES)
     data.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _notice_death(data.connection, options)
     data.connection.settimeout(options.handshake_ns / 1e9)
     handshake = Acceptor(me, options.secret, nonce, address, options.speaks)
     peer = _shake(data, handshake, clock, clock() + options.handshake_ns, admit)
     data.connection.settimeout(options.silence_ns / 1e9)
     return peer
+
+
+def _notice_death(connection: socket.socket, options: LinkOptions) -> None:
+    """Have the kernel end a connection whose packets vanish, though the link beside it lives: a
+    firewall may forget it alone."""
+    silence_s = max(1, round(options.silence_ns / SECOND))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", silence_s),
+        ("TCP_KEEPINTVL", silence_s),
+        ("TCP_KEEPCNT", PROBES),
+        ("TCP_USER_TIMEOUT", 1000 * PROBES * silence_s),
+    ):
+        # Linux has all of them.
+        if (option := getattr(socket, name, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _shake(

@@ -97,6 +97,13 @@ class KindCandidate:
         self.leader_due_ns = 0
         """Deadline of the first one, where heads are passed over."""
 
+    def take_cost(self, cost: VariantCost) -> None:
+        """Plan with the run times of another variant, which may take smaller batches."""
+        self.cost = cost
+        self.target = min(self.target, cost.size_max)
+        self.full = min(self.full, cost.size_max)
+        self.window = min(self.window, cost.size_max)
+
     def is_able(self, slo_ns: int) -> bool:
         """Whether a request alone is in time."""
         return self.cost.plan_ns[1] <= slo_ns
@@ -247,7 +254,7 @@ class KindCandidates:
     def run(self, variant: int) -> None:
         """Form candidates of another variant from now on."""
         for each in self.by_lane.values():
-            each.cost = self.source.costs.of(variant, each.kind)
+            each.take_cost(self.source.costs.of(variant, each.kind))
 
     @property
     def window(self) -> int:

@@ -1,13 +1,18 @@
 """Which way a backend has its inputs come, without a socket."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 from router_world import FakeLink
 
 from fermata.deployments.backend.data_reader import RETRY_NS, DataReaders, Reader
+from fermata.deployments.frontend.data_server import BACKLOG_BYTES_MAX, Sender
+from fermata.deployments.frontend.memory.arena import Arena
 from fermata.router.links.messages import PROTOCOL, DataPort, Fetch, Hello, Message, Payload
 from fermata.router.links.transport import LinkOptions
 
@@ -86,6 +91,55 @@ def test_a_link_that_ends_cuts_its_connection_and_fetches_nothing() -> None:
     assert world.lost == []
     world.link(FAR)
     assert world.readers.marked(FAR, FETCH).asks
+
+
+def test_nothing_is_fetched_again_where_no_connection_came_up() -> None:
+    world = World()
+    world.link(FAR)
+    reader = world.readers.readers[FAR] = Reader(FAR)
+    world.readers._on_end(reader, "connection refused")
+    assert world.lost == []
+    assert world.readers.marked(FAR, FETCH) == FETCH
+
+
+def test_a_process_without_threads_left_asks_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    world = World()
+    link = world.link(FAR)
+    link.session = SimpleNamespace(me=SimpleNamespace(dialled="127.0.0.1:1"))
+    assert world.readers.marked(FAR, FETCH).asks
+    world.readers.on_port(link, DataPort(1))
+    assert not world.readers.readers
+    world.now_ns = RETRY_NS
+    assert world.readers.marked(FAR, FETCH).asks
+
+
+def test_more_than_a_limit_does_not_wait_for_one_backend() -> None:
+    class Socket:
+        """Takes everything at once."""
+
+        def send(self, payloads: list[Payload], views: list[memoryview]) -> None: ...
+
+        def cut(self) -> None: ...
+
+    arena = Arena(64 << 20)
+    sender = Sender(Socket(), b"nonce", arena)  # type: ignore[arg-type]
+    size = BACKLOG_BYTES_MAX // 4 + 1
+    for rid in range(3):
+        assert sender.has_room(size)
+        sender.send(Payload(rid, "UINT8", (size,), bytes(size)))
+    assert not sender.has_room(size)
+    sender.flush()
+    sender.end()
+    sender.serve()
+    sender.collect()
+    assert not sender.lent
+    # One that is larger than the limit goes alone.
+    assert sender.has_room(BACKLOG_BYTES_MAX + 1)
+    arena.close()
 
 
 def test_fetches_of_before_and_after_are_read_by_either() -> None:

@@ -77,3 +77,20 @@ def test_a_table_is_used_though_leads_move_while_it_is_solved(moving: bool) -> N
     assert table is not None
     assert table.problem.gap_ns == pytest.approx(GAP_NS, rel=0.2)
     assert set(solver.variants) == {GOOD}
+
+
+def test_an_older_table_does_not_replace_a_nearer_one() -> None:
+    solver = SlowSolver()
+    solver.play(0, SECOND, GAP_NS, moving=False)
+    source = solver.source
+    marks, _ = source._as_it_is()
+    assert source._is_nearer(source.marks, marks)
+    far = (marks[0] + 20.0, *marks[1:])
+    assert not source._is_nearer(far, marks)
+    table = source.table
+    assert table is not None
+    # Another table was asked for at a load that has gone since, as have the leads it was for.
+    source.asked = far, ("other",)
+    solver.engine.leads[0].start_ns += ms(1)
+    source.on_computed(SECOND, table)
+    assert source.marks != far

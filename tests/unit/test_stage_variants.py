@@ -17,6 +17,7 @@ from fermata.router.core.queries.ladder import Ladder
 from fermata.router.core.queries.pipeline import Pipeline, Stage
 from fermata.router.core.queries.speeds import StageSpeeds
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
+from fermata.router.policies.deferred_kinds import KindCandidate
 from fermata.router.policies.pipelines.stages import StageThread
 from fermata.router.policies.pipelines.variant_stages import VariantStage
 
@@ -230,6 +231,17 @@ def test_a_request_too_late_for_the_better_variant_is_run_by_the_quicker() -> No
     world.advance(ms(10))
     assert world.served_by == [1]
     assert world.drops == []
+
+
+def test_a_kind_plans_batches_that_the_variant_takes() -> None:
+    costs = Costs()
+    costs.add(0, [ms(4 + size) for size in range(1, 33)])
+    costs.add(1, [ms(2 + size) for size in range(1, 9)])
+    candidate = KindCandidate(0, costs.of(0))
+    candidate.target = candidate.full = candidate.window = 32
+    candidate.take_cost(costs.of(1))
+    assert (candidate.target, candidate.full, candidate.window) == (8, 8, 8)
+    assert candidate.capacity_rps(2, ms(100)) == pytest.approx(1600)
 
 
 # Configuration

@@ -314,7 +314,9 @@ class RequestTable:
                 continue
             entry.fetched_by = backend
             if entry.payload is None:
-                entry.waiting.append(backend)
+                # It may ask again: by its link, for what was to come by a data connection.
+                if backend not in entry.waiting:
+                    entry.waiting.append(backend)
             else:
                 entry.readers += 1
                 self._effects.append(ToBackend(backend, entry.payload))

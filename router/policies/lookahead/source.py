@@ -134,7 +134,8 @@ class LookaheadQueue(CentralQueue):
         if self.asked is not None:
             (rounded, fixed), self.asked = self.asked, None
             self.market.keep((*rounded, *fixed), result)
-            if not self._fits(*self._as_it_is()):
+            marks, now_fixed = self._as_it_is()
+            if not self._fits(marks, now_fixed) and self._is_nearer(rounded, marks):
                 # Leads and run times may have moved a little while it was solved. It is of a later
                 # hour than the table in use all the same.
                 self._use(result, rounded, fixed)
@@ -271,6 +272,13 @@ class LookaheadQueue(CentralQueue):
     def _fits(self, marks: tuple[float, ...], fixed: Key) -> bool:
         """The table in use is of such a load, such backends and run times."""
         return bool(self.marks) and fixed == self.fixed and self._near(marks)
+
+    def _is_nearer(self, rounded: tuple[float, ...], marks: tuple[float, ...]) -> bool:
+        """Whether a table for that load is no further from the load there is than the one in use,
+        which may have been taken since it was asked for."""
+        if not self.marks:
+            return True
+        return _distance(rounded, marks) <= _distance(self.marks, marks)
 
     def _use(self, table: ValueTable, rounded: tuple[float, ...], fixed: Key) -> None:
         self._settle_outcomes()
@@ -503,3 +511,7 @@ class LookaheadQueue(CentralQueue):
             self.standing_bid.again = True
         self._count_waiting()
         return batch
+
+
+def _distance(marks: tuple[float, ...], others: tuple[float, ...]) -> float:
+    return sum(abs(a - b) for a, b in zip(marks, others, strict=True))

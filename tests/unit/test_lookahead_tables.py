@@ -9,6 +9,7 @@ from fermata.router.assembly import RouterConfig, assemble
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Compute, Dispatch, Request
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
+from fermata.router.policies.lookahead.selection import Conditions, TableSelection
 from fermata.router.policies.lookahead.source import LookaheadQueue
 
 SLO_NS, STEP_NS, SOLVE_NS = ms(50), ms(1), ms(200)
@@ -82,15 +83,16 @@ def test_a_table_is_used_though_leads_move_while_it_is_solved(moving: bool) -> N
 def test_an_older_table_does_not_replace_a_nearer_one() -> None:
     solver = SlowSolver()
     solver.play(0, SECOND, GAP_NS, moving=False)
-    source = solver.source
-    marks, _ = source._as_it_is()
-    assert source._is_nearer(source.marks, marks)
-    far = (marks[0] + 20.0, *marks[1:])
-    assert not source._is_nearer(far, marks)
-    table = source.table
+    source, selection = solver.source, solver.source.selection
+    used, table = selection.used, source.table
+    assert used is not None
     assert table is not None
+    assert selection.fits(used)
     # Another table was asked for at a load that has gone since, as have the leads it was for.
-    source.asked = far, ("other",)
+    far = Conditions((used.marks[0] + 20.0, *used.marks[1:]), ("other",))
+    selection.asked = far
     solver.engine.leads[0].start_ns += ms(1)
     source.on_computed(SECOND, table)
-    assert source.marks != far
+    assert selection.used != far
+    # With nothing in use, any is better than none.
+    assert TableSelection(source.look.moved).is_better(far, used)

@@ -25,6 +25,7 @@ from fermata.router.policies.lookahead.fleet import PoolKinds, batch_on, occupie
 from fermata.router.policies.lookahead.market import Market
 from fermata.router.policies.lookahead.outcomes import OutcomeCount
 from fermata.router.policies.lookahead.rules import LookaheadRules
+from fermata.router.policies.lookahead.selection import Conditions, TableSelection
 from fermata.router.policies.lookahead.values import (
     RULES,
     Choice,
@@ -33,8 +34,6 @@ from fermata.router.policies.lookahead.values import (
     told_apart,
 )
 from fermata.router.policies.sizing import LOSSES, after_batch, after_loss, overload_window
-
-Key = tuple[object, ...]
 
 
 class LookaheadQueue(CentralQueue):
@@ -54,12 +53,7 @@ class LookaheadQueue(CentralQueue):
         """By pool, for all applications of the policy."""
         self.arrivals = ArrivalRate()
         self.table: ValueTable | None = None
-        self.marks: tuple[float, ...] = ()
-        """Load, part, dispersion and caution of the table in use, in steps."""
-        self.fixed: Key = ()
-        """Its backends and run times."""
-        self.asked: tuple[tuple[float, ...], Key] | None = None
-        """Marks, backends and run times of the table that is being solved."""
+        self.selection = TableSelection(self.look.moved)
         self.backends = 1.0
         self.allowance = 1.0
         """Run times are planned this many times longer, by the table in use."""
@@ -84,7 +78,7 @@ class LookaheadQueue(CentralQueue):
     def attach(self, desk: SourceContext) -> None:
         self.market = self.markets.setdefault(desk.pool, Market())
         self.stake = self.market.join()
-        self.table, self.marks, self.asked = None, (), None
+        self.table, self.selection = None, TableSelection(self.look.moved)
         super().attach(desk)
         desk.precedence.join(self.queue, of_request=True)
 
@@ -131,21 +125,18 @@ class LookaheadQueue(CentralQueue):
 
     def on_computed(self, now_ns: int, result: object) -> Sequence[int]:
         assert isinstance(result, ValueTable)
-        if self.asked is not None:
-            (rounded, fixed), self.asked = self.asked, None
-            self.market.keep((*rounded, *fixed), result)
-            marks, now_fixed = self._as_it_is()
-            if not self._fits(marks, now_fixed) and self._is_nearer(rounded, marks):
-                # Leads and run times may have moved a little while it was solved. It is of a later
-                # hour than the table in use all the same.
-                self._use(result, rounded, fixed)
+        solved, self.selection.asked = self.selection.asked, None
+        if solved is not None:
+            self.market.keep(solved.key, result)
+            if self.selection.is_better(solved, self._conditions()):
+                self._use(result, solved)
         self._follow_load()
         return NO_LANES
 
     def on_compute_failed(self, now_ns: int, work: Callable[[], object]) -> Sequence[int]:
         """Keep the table there is; the next change of load asks again."""
         self.failures += 1
-        self.asked = None
+        self.selection.asked = None
         return NO_LANES
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
@@ -240,20 +231,20 @@ class LookaheadQueue(CentralQueue):
 
     def _follow_load(self) -> None:
         """Use the table of the load there is; have it solved where there is none."""
-        marks, fixed = self._as_it_is()
-        if self._fits(marks, fixed):
+        selection, now = self.selection, self._conditions()
+        if selection.fits(now):
             return
-        rounded = tuple(float(round(each)) for each in marks)
-        table = self.market.tables.get((*rounded, *fixed))
+        rounded = now.rounded()
+        table = self.market.tables.get(rounded.key)
         if table is not None:
-            self._use(table, rounded, fixed)
-        elif self.asked is None:
-            self.asked = rounded, fixed
-            problem = self._problem(rounded, round(self.backends, 1))
+            self._use(table, rounded)
+        elif selection.asked is None:
+            selection.asked = rounded
+            problem = self._problem(rounded.marks, round(self.backends, 1))
             self.outbox.effects.append(Compute(self.family.application, problem))
 
-    def _as_it_is(self) -> tuple[tuple[float, ...], Key]:
-        """Marks of the load there is, in parts of a step; backends and run times."""
+    def _conditions(self) -> Conditions:
+        """The load there is, backends and run times."""
         rules, stake = self.look, self.stake
         stake.rate = 1.0 / self.gap_ns if self.arrivals.gap_ns > 0.0 else 0.0
         stake.part = self.market.part_of(stake, self.backends)
@@ -267,27 +258,14 @@ class LookaheadQueue(CentralQueue):
             self.caution / rules.caution_step,
         )
         backends = round(self.backends, 1)
-        return marks, (backends, told_apart(self.spaced, self.accuracy, self.end_in_ns))
+        fixed = backends, told_apart(self.spaced, self.accuracy, self.end_in_ns)
+        return Conditions(marks, fixed)
 
-    def _fits(self, marks: tuple[float, ...], fixed: Key) -> bool:
-        """The table in use is of such a load, such backends and run times."""
-        return bool(self.marks) and fixed == self.fixed and self._near(marks)
-
-    def _is_nearer(self, rounded: tuple[float, ...], marks: tuple[float, ...]) -> bool:
-        """Whether a table for that load is no further from the load there is than the one in use,
-        which may have been taken since it was asked for."""
-        if not self.marks:
-            return True
-        return _distance(rounded, marks) <= _distance(self.marks, marks)
-
-    def _use(self, table: ValueTable, rounded: tuple[float, ...], fixed: Key) -> None:
+    def _use(self, table: ValueTable, conditions: Conditions) -> None:
         self._settle_outcomes()
-        self.table, self.marks, self.fixed = table, rounded, fixed
+        self.table, self.selection.used = table, conditions
         self.chosen_for = (-1, 0.0, 0)
-        self.allowance = 1.0 + rounded[3] * self.look.caution_step
-
-    def _near(self, marks: tuple[float, ...]) -> bool:
-        return all(abs(a - b) < self.look.moved for a, b in zip(marks, self.marks, strict=True))
+        self.allowance = 1.0 + conditions.marks[3] * self.look.caution_step
 
     def _problem(self, marks: tuple[float, ...], backends: float) -> QueueProblem:
         load, part, dispersion, caution = marks
@@ -511,7 +489,3 @@ class LookaheadQueue(CentralQueue):
             self.standing_bid.again = True
         self._count_waiting()
         return batch
-
-
-def _distance(marks: tuple[float, ...], others: tuple[float, ...]) -> float:
-    return sum(abs(a - b) for a, b in zip(marks, others, strict=True))

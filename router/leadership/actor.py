@@ -18,6 +18,7 @@ from fermata.foundation.logs import LOG, LogOptions, debugging, fields, start_lo
 from fermata.foundation.precise_timer import precise_timer
 from fermata.foundation.process_memory import settle_garbage
 from fermata.router.assembly import RouterConfig
+from fermata.router.leadership import started_ahead
 from fermata.router.leadership.process import Other, RouterProcess
 from fermata.router.leadership.role import TIMING
 from fermata.router.leadership.terms import next_term
@@ -70,6 +71,7 @@ class RouterActor(RouterProcess):
             start_logs("router", logs)
         options = options or LinkOptions()
         self.config = config
+        self.has_standby = bool(other)
         record = RecordedTerms(int(second) if other else None)
         self.term = record.take(generation)
         self.worker = SubprocessWorker()
@@ -120,6 +122,8 @@ class RouterActor(RouterProcess):
         LOG.info("router listens", extra=listens)
         # The first scrape needs it, and the first request does not wait for it.
         asyncio.get_running_loop().run_in_executor(None, import_module, "numpy")
+        if not self.has_standby:
+            started_ahead.begin()
         return address
 
     async def stop(self, reason: str = "router shuts down") -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def home_of(server: Server, application: str) -> int:
     return found
 
 
+def idle_processes() -> set[int]:
+    """Processes of Ray's that have been started and have nothing to do."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        # It may have ended since.
+        with suppress(OSError):
+            if path.read_bytes().startswith(b"ray::IDLE"):
+                found.add(int(path.parent.name))
+    return found
+
+
 def models(server: Server) -> list[tuple[int, list[str]]]:
     """(sub-cluster, models) of each backend."""
     told = server.status()["backends"].values()
@@ -69,6 +81,8 @@ def test_a_router_that_dies_is_noticed_by_its_own_sub_cluster_alone(tmp_path: Pa
                 ),
                 150,
             )
+            wait_until(lambda: len(idle_processes()) >= len(before), 60)
+            ahead = idle_processes()
             os.kill(before[cats]["pid"], signal.SIGKILL)
             told = {name: each.result() for name, each in loads.items()}
         assert all(each["lost"] == 0 for each in told.values()), told
@@ -76,6 +90,7 @@ def test_a_router_that_dies_is_noticed_by_its_own_sub_cluster_alone(tmp_path: Pa
         for name in ("dogs", "both"):
             assert told[name]["good"] == told[name]["requests"], told[name]
         wait_until(lambda: routers(server)[cats]["term"] > before[cats]["term"], 30)
+        assert routers(server)[cats]["pid"] in ahead, "its process had been started before"
         wait_until(lambda: models(server) == sorted([(0, own[0]), (0, own[0]), (1, own[1])]), 30)
         assert routers(server)[dogs] == before[dogs] | {
             "applications": routers(server)[dogs]["applications"]

@@ -33,6 +33,7 @@ def good(metrics: str) -> bool:
     return any('outcome="good"' in each and float(each.split()[-1]) == 1 for each in answered)
 
 
+@pytest.mark.long
 def test_a_large_model_is_asked_where_a_small_one_is_not_sure(tmp_path: Path) -> None:
     config = yaml.safe_load((ROOT / "deployments/cascade.yaml").read_text())
     config["backend"] = {"count": 1, "device": "cpu", "cpus": 1}

@@ -46,6 +46,7 @@ def test_two_kinds_of_backends_serve_one_application(tmp_path: Path) -> None:
     assert factors["emulated x 4"] < 2
 
 
+@pytest.mark.long
 def test_each_router_has_backends_of_both_kinds(tmp_path: Path) -> None:
     names = ("a", "b")
     config = {

@@ -339,7 +339,11 @@ async def _answer(stub: InferenceStub, pixels: Any, encoded: str) -> dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("encoded", "sections"), [("", {}), ("JPEG", CUT_BY_BACKENDS)], ids=["frontend", "backend"]
+    ("encoded", "sections"),
+    [
+        pytest.param("", {}, id="frontend", marks=pytest.mark.long),
+        pytest.param("JPEG", CUT_BY_BACKENDS, id="backend"),
+    ],
 )
 def test_backends_that_die_in_any_stage_lose_no_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoded: str, sections: dict[str, Any]

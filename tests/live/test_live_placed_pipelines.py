@@ -51,6 +51,7 @@ def good(server: Server, name: str) -> int:
     return int((told["pipelines"] | told["applications"])[name]["answered"].get("good", 0))
 
 
+@pytest.mark.long
 def test_queries_are_all_good_while_another_router_dies(tmp_path: Path) -> None:
     with serving(tmp_path, PLACED, backends=2) as server:
         home, other = home_of(server, "objects"), home_of(server, "faces")

@@ -42,6 +42,7 @@ def test_holds_auto_answers_as_fast_as_eager_when_idle() -> None:
     assert hold_latency(0.1, seconds=3) <= 1.2
 
 
+@pytest.mark.long
 def test_bursts_are_served_as_well_as_by_a_work_conserving_scheduler() -> None:
     assert burst_ratio(50, seconds=3) >= 0.97
 

@@ -133,7 +133,7 @@ def goodput_rps(
 ) -> float:
     """The highest rate with few bad queries, of two tries each; `probe` loads a server at a rate
     for so many seconds."""
-    seconds_s, precision, probes = (5.0, 0.15, 3) if quick else (20.0, 0.04, 8)
+    seconds_s, precision, probes = (5.0, 0.15, 12) if quick else (20.0, 0.04, 12)
 
     def good(rate_rps: float) -> bool:
         return any(probe(rate_rps, seconds_s).bad_rate <= BAD_RATE_MAX for _ in range(2))

@@ -19,6 +19,7 @@ from fermata.foundation.precise_timer import precise_timer
 from fermata.foundation.process_memory import settle_garbage
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership import started_ahead
+from fermata.router.leadership.asked_again import first_answer
 from fermata.router.leadership.process import Other, RouterProcess
 from fermata.router.leadership.role import TIMING
 from fermata.router.leadership.terms import next_term
@@ -289,8 +290,9 @@ def find_router(name: str, namespace: str | None = None) -> Resolve:
 
     async def resolve() -> str:
         try:
-            return str(await (await find_actor(name, namespace)).address())
-        except NoAnswerError as error:
+            actor = await find_actor(name, namespace)
+            return str(await first_answer(actor.address))
+        except (NoAnswerError, TimeoutError) as error:
             raise LinkError(f"router {name!r} is not there: {error}") from None
 
     return resolve

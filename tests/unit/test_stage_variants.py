@@ -82,6 +82,20 @@ def test_the_accurate_serve_again_when_the_crowd_is_gone() -> None:
     assert set(world.served_by[before + 100 :]) == BEST
 
 
+def test_the_cheapest_are_no_trap() -> None:
+    """Where so little time is planned with that only the cheapest are served, and nobody waits,
+    more is planned with again. Half of the queries here could be served by the best."""
+    world = QueryWorld([CHAIN], variants=PAIR)
+    crowd(world, 200, 5)
+    assert world.table.variants.planned == 0
+    world.table.variants.usable = 0.1
+    crowd(world, 50, 5, first=200)
+    assert world.table.variants.planned == world.table.variants.lowest
+    crowd(world, 6000, 5, first=250)
+    assert world.table.variants.planned == 0
+    assert set(world.served_by[-100:]) == BEST
+
+
 def test_stages_without_a_choice_are_planned_as_ever() -> None:
     world = QueryWorld([CHAIN])
     crowd(world, 10, 5)

@@ -160,13 +160,18 @@ class StageVariants:
             self.begin = max(rules.begin_min, self.begin - rules.shrink)
         elif self.ends:
             self.begin = min(rules.begin_max, self.begin + rules.grow)
-        if self.presses and self.first < self.planned < self.lowest:
+        if self.presses and self.planned > self.first:
             if lossy or self.pressed > rules.pressed_max * self.presses:
-                lost = self.losses / max(1, self.ends)
-                less = min(rules.less_max, max(rules.less, lost))
-                self.usable = max(rules.usable_min, self.usable * (1.0 - less))
+                # With the cheapest there is nothing left to plan with less for.
+                if self.planned < self.lowest:
+                    lost = self.losses / max(1, self.ends)
+                    less = min(rules.less_max, max(rules.less, lost))
+                    self.usable = max(rules.usable_min, self.usable * (1.0 - less))
             elif self.pressed < rules.pressed_min * self.presses:
-                self.usable = min(rules.usable_max, self.usable * (1.0 + rules.more))
+                # To plan with less than the cheapest take changes nothing, but for how long the
+                # way back is.
+                usable = max(self.usable, self.needs[-1] / max(1.0, self.there))
+                self.usable = min(rules.usable_max, usable * (1.0 + rules.more))
         self.ends = self.losses = 0
         self.presses = self.pressed = 0
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +40,25 @@ def _idles() -> bool:
 
 def _ask() -> None:
     """Ask this machine's raylet for an idle process with the environment of this one."""
-    from ray._private.grpc_utils import init_grpc_channel
-    from ray.core.generated.common_pb2 import Language
-    from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
-    from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
-
-    context: Any = ray.get_runtime_context()
+    # Ray's own parts, without types.
+    grpc_utils: Any = import_module("ray._private.grpc_utils")
+    common: Any = import_module("ray.core.generated.common_pb2")
+    raylet: Any = import_module("ray.core.generated.node_manager_pb2")
+    services: Any = import_module("ray.core.generated.node_manager_pb2_grpc")
+    cluster: Any = ray
+    context = cluster.get_runtime_context()
     own = context.get_node_id()
-    node = next(each for each in ray.nodes() if each["NodeID"] == own)
-    request = PrestartWorkersRequest(
-        language=Language.PYTHON, keep_alive_duration_secs=KEPT_S, num_workers=1
+    node = next(each for each in cluster.nodes() if each["NodeID"] == own)
+    request = raylet.PrestartWorkersRequest(
+        language=common.Language.PYTHON, keep_alive_duration_secs=KEPT_S, num_workers=1
     )
     # Ray gives an actor no process of another environment.
     request.runtime_env_info.serialized_runtime_env = context.get_runtime_env_string()
-    channel = init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+    channel = grpc_utils.init_grpc_channel(
+        f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    )
     try:
-        NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=ASK_S)
+        services.NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=ASK_S)
     finally:
         channel.close()
 

@@ -58,7 +58,7 @@ class Sender:
         """Inputs that it has written; set by the thread alone."""
         self.freed = 0
         self.backlog_bytes = 0
-        """Of the inputs in `lent`."""
+        """Sum of the inputs in `lent`."""
         self.collects = False
         """Whether the loop is going to collect by itself."""
 

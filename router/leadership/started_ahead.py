@@ -7,7 +7,7 @@ is missing or refused here costs that time, and nothing else.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -25,17 +25,18 @@ KEPT_S = 86_400
 """Ray ends no process before that which idles; one whose router is gone for good does not stay."""
 ASK_S = 5.0
 IDLE = b"ray::IDLE"
-"""What such a process calls itself."""
+"""Title of such a process."""
 
 
-def _idles() -> bool:
-    """Whether any process of Ray's idles here."""
+def idle_processes() -> set[int]:
+    """Processes of Ray's that idle on this machine."""
+    found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         # It may have ended since.
         with suppress(OSError):
             if path.read_bytes().startswith(IDLE):
-                return True
-    return False
+                found.add(int(path.parent.name))
+    return found
 
 
 def _ask() -> None:
@@ -65,7 +66,7 @@ def _ask() -> None:
 
 def stay_ahead(
     ask: Callable[[], None] = _ask,
-    idles: Callable[[], bool] = _idles,
+    idle: Callable[[], Collection[int]] = idle_processes,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Have a process of Ray's idle on this machine from now on; for a thread."""
@@ -74,7 +75,7 @@ def stay_ahead(
         ask()
         while True:
             sleep(LOOK_S)
-            if not idles():
+            if not idle():
                 ask()
     # Ray's own parts may move, and a raylet that ends answers anything.
     except Exception as error:

@@ -3,7 +3,6 @@
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 
 pytest.importorskip("ray")
 from served import Server, load, serving, wait_until
+
+from fermata.router.leadership.started_ahead import idle_processes
 
 pytestmark = pytest.mark.live
 NAMES = ("cats", "dogs", "both")
@@ -44,17 +45,6 @@ def routers(server: Server) -> dict[int, dict[str, Any]]:
 
 def home_of(server: Server, application: str) -> int:
     (found,) = (at for at, each in routers(server).items() if application in each["applications"])
-    return found
-
-
-def idle_processes() -> set[int]:
-    """Processes of Ray's that have been started and have nothing to do."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        # It may have ended since.
-        with suppress(OSError):
-            if path.read_bytes().startswith(b"ray::IDLE"):
-                found.add(int(path.parent.name))
     return found
 
 

@@ -29,7 +29,7 @@ def play(idle: list[bool], error: str = "") -> tuple[list[float], float]:
             raise RuntimeError(error)
 
     with suppress(Over):
-        stay_ahead(ask, lambda: idle.pop(0), sleep)
+        stay_ahead(ask, lambda: {1} if idle.pop(0) else set(), sleep)
     return asked, now_s
 
 

@@ -7,7 +7,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a table is solved for."""
+    """Load, backends and run times that a table is solved for."""
 
     marks: tuple[float, ...]
     """Load, part, dispersion and caution, in steps; whole ones where a table is solved for them."""
